@@ -1,0 +1,39 @@
+.DEFAULT_GOAL := help
+.PHONY: help install debug lint format test slow bench bars dist ci clean
+
+help:     ## show this list
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+install:  ## editable install with everything a developer needs
+	pip install -e ".[dev]"
+
+debug:    ## rebuild the core in place with its asserts on
+	PAGEDCACHE_DEBUG=1 python setup.py build_ext --inplace --force
+
+lint:     ## lints, format and types, as CI runs them
+	pre-commit run --all-files
+
+format:   ## let ruff rewrite what it can
+	ruff check --fix . && ruff format .
+
+test:     ## the tests
+	pytest
+
+slow:     ## the tests that take minutes
+	pytest -m slow
+
+bench:    ## do the benchmark suites run?
+	cd benchmarks && asv check --python=same && asv run --python=same --quick --dry-run --show-stderr
+
+bars:     ## measure the allocator's bars
+	python benchmarks/bars.py
+
+dist:     ## build sdist and wheel, and look into them
+	python -m build && python .ci/check_dist.py dist
+
+ci:       ## everything, from a fresh environment
+	bash .ci/run
+
+clean:    ## remove what builds leave
+	rm -rf build dist *.egg-info .asv
+	find pagedcache backends -name '*.so' -delete

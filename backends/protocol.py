@@ -1,0 +1,133 @@
+"""What a backend is: where the bytes of the cache live, and where attention is computed.
+
+A backend knows layers, slots and block ids; it never decides who owns a block. Backends differ
+in speed and device, never in meaning: ``pagedcache.testing.BackendConformance`` holds for each.
+Any package can add one through the entry-point group ``pagedcache.backends``.
+
+Words used below: ``tokens`` are the new tokens of a step, all sequences one after the other;
+a slot is ``block_id * block_size + offset``; block 0 is reserved and always zero.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from pagedcache.backends._registry import get, names
+from pagedcache.backends._step_like import StepLike
+from pagedcache.errors import UnsupportedByBackend
+from pagedcache.spec import CacheSpec
+
+__all__ = ["Array", "Backend", "Capabilities", "StepLike", "Storage", "get", "names"]
+
+Array: TypeAlias = Any  # an array of the backend's device; NumPy arrays for CPU backends
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend really has; asked when a cache is made, never guessed."""
+
+    dtypes: frozenset[str]  # storage types, by their names in CacheSpec
+    layouts: frozenset[str]  # "NHD", "HND"
+    max_block_size: int  # tokens
+    head_dims: frozenset[int] | None  # sizes of a K or V head; None: any
+    variants: frozenset[str]  # of "window", "sink_tokens", "sink_logits", "softcap", "alibi", "mask", "mixed_groups"
+    precisions: Mapping[str, str]  # storage type -> default `precision` of attend
+    synchronous: bool  # work is done when a call returns, and fence() is 0
+
+    def require(self, spec: CacheSpec) -> None:
+        """Raise UnsupportedByBackend, naming what is lacking and what is there, unless all is there."""
+        lacking = [f"layout {spec.layout!r} (has {_listed(self.layouts)})"] * (spec.layout not in self.layouts)
+        if spec.block_size > self.max_block_size:
+            lacking.append(f"block_size {spec.block_size} (has at most {self.max_block_size})")
+        for group in spec.groups:
+            if group.dtype not in self.dtypes:
+                lacking.append(f"dtype {group.dtype!r} (has {_listed(self.dtypes)})")
+            for size in {group.head_dim, group.v_head_dim} if self.head_dims is not None else ():
+                if size not in self.head_dims:  # type: ignore[operator]
+                    lacking.append(f"head size {size} (has {_listed(self.head_dims or ())})")
+        needed = {
+            "window": any(g.window is not None for g in spec.groups),
+            "sink_tokens": any(g.sink_tokens for g in spec.groups),
+            "mixed_groups": len({(g.kv_heads, g.head_dim, g.v_head_dim, g.dtype) for g in spec.groups}) > 1,
+        }
+        for variant in sorted(name for name, wanted in needed.items() if wanted and name not in self.variants):
+            lacking.append(f"{variant} (has {_listed(self.variants)})")
+        if lacking:
+            raise UnsupportedByBackend(f"the backend lacks {'; '.join(dict.fromkeys(lacking))}")
+
+
+def _listed(items: Any) -> str:
+    return ", ".join(str(item) for item in sorted(items)) or "none"
+
+
+class Storage(Protocol):
+    """K and V of every block, as a backend allocated them or took them from the caller."""
+
+    spec: CacheSpec
+    num_blocks: int  # usable ones, ids 1 to num_blocks
+    nbytes: int  # spec.pool_nbytes(num_blocks)
+
+    def view(self, layer: int) -> tuple[Array, Array]:
+        """K and V arrays of `layer`, spec.key_shape and spec.value_shape, of spec.storage_dtype."""
+
+    def scales(self, layer: int) -> tuple[Array, Array] | None:
+        """float32 scales of K and of V, spec.scale_shape; None where the dtype has none."""
+
+    def export(self, writable: bool = False) -> list[tuple[Array, ...]]:
+        """One (K, V) or (K, V, K scales, V scales) per plane; the caller now minds who may write."""
+
+    def rebind(self, buffers: Sequence[Sequence[Array]]) -> None:
+        """Replace the caller's buffers, given as export returns them, by others."""
+
+    def close(self) -> None:
+        """Give the memory back; ViewsOutstanding while an array of it is in use."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Writes, reads and moves K/V, and computes attention over it.
+
+    Arguments are validated before anything is written: a call that raises has changed nothing.
+    """
+
+    name: str
+    device: str
+    capabilities: Capabilities
+
+    # fmt: off
+    def allocate(self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Array]] | None = None) -> Storage:
+        """Own memory, all zero; or the caller's `buffers`, one (K, V[, scales]) per plane."""
+
+    def write(self, storage: Storage, layer: int, k: Array, v: Array, slots: Array) -> None:
+        """Store k [tokens, kv_heads, head_dim] and v [tokens, kv_heads, v_head_dim] at int64 slots."""
+
+    def attend(self, storage: Storage, layer: int, q: Array, step: StepLike, *, scale: float | None = None,
+               window: int | None = None, sink_tokens: int = 0, sink_logits: Array | None = None,
+               softcap: float | None = None, alibi_slopes: Array | None = None, mask: Array | None = None,
+               mask_indptr: Array | None = None, precision: str | None = None, out: Array | None = None,
+               lse: Array | None = None) -> Array:
+        """Attention of q [tokens, q_heads, head_dim]: out [tokens, q_heads, v_head_dim]; lse float32
+        [tokens, q_heads], natural log, is filled where given. No visible key: 0 and -inf."""
+
+    def merge(self, outs: Array, lses: Array) -> tuple[Array, Array]:
+        """Attention over disjoint sets of keys, stacked on axis 0, as if over their union."""
+
+    def copy_blocks(self, storage: Storage, pairs: Array) -> None:
+        """Copy blocks in every plane, pairs int32 [m, 2] (src, dst); none is both src and dst."""
+
+    def copy_slots(self, storage: Storage, src: Array, dst: Array) -> None:
+        """Copy int64 slots in every plane; every source is read before a destination is written."""
+
+    def read_blocks(self, storage: Storage, ids: Array, layers: Sequence[int] | None = None,
+                    into: Array | None = None) -> Array:
+        """Records uint8 [ids, layers, spec.record_nbytes]: K, V, K scales, V scales; always NHD."""
+
+    def write_blocks(self, storage: Storage, ids: Array, data: Array, layers: Sequence[int] | None = None) -> None:
+        """Store what read_blocks returned, whatever the layout it was read from."""
+    # fmt: on
+
+    def synchronize(self) -> None:
+        """Wait until all submitted work is done."""
+
+    def fence(self) -> int:
+        """An increasing number that covers all work submitted so far; 0 is always done."""

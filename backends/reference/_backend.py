@@ -1,0 +1,227 @@
+"""The backend as a whole: arguments are checked here, and the work is done in the modules beside."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedcache.backends.protocol import Capabilities, StepLike
+from pagedcache.backends.reference import _moves
+from pagedcache.backends.reference._arguments import output, step_rows
+from pagedcache.backends.reference._arguments import slots as _slots
+from pagedcache.backends.reference._attention import LayerReader, attend_sequence
+from pagedcache.backends.reference._formats import is_bfloat16, narrowed, numbers, put, widened
+from pagedcache.backends.reference._storage import NumpyStorage
+from pagedcache.spec import CacheSpec
+
+__all__ = ["NumpyBackend"]
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+class NumpyBackend:
+    """Attention in float32 NumPy, for reading and for comparing others with.
+
+    Examples
+    --------
+    >>> backend = NumpyBackend()
+    >>> storage = backend.allocate(CacheSpec(layers=1, kv_heads=1, head_dim=2, block_size=4), num_blocks=3)
+    >>> ones = np.ones((2, 1, 2), np.float32)
+    >>> backend.write(storage, 0, ones, ones, slots=[8, 9])
+    >>> storage.view(0)[0][2, :, 0, 0].tolist()
+    [1.0, 1.0, 0.0, 0.0]
+    """
+
+    name = "numpy"
+    device = "cpu"
+    capabilities = Capabilities(
+        dtypes=frozenset(DTYPES),
+        layouts=frozenset({"NHD", "HND"}),
+        max_block_size=1024,
+        head_dims=None,
+        variants=frozenset(),
+        precisions=dict.fromkeys(DTYPES, "exact"),
+        synchronous=True,
+    )
+
+    def allocate(
+        self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Any]] | None = None
+    ) -> NumpyStorage:
+        """Return a pool in own memory, all zero, or in the caller's buffers; see NumpyStorage."""
+        self.capabilities.require(spec)
+        return NumpyStorage(spec, num_blocks, buffers)
+
+    def write(self, storage: NumpyStorage, layer: int, k: Any, v: Any, slots: Any) -> None:
+        """Store new tokens, rounded to the storage's dtype.
+
+        Parameters
+        ----------
+        k, v : float32, float16 or bfloat16 [tokens, kv_heads, head_dim] and [.., v_head_dim]
+            Any strides and byte order.
+        slots : int64 [tokens]
+            Distinct slots of usable blocks.
+        """
+        spec = storage.spec
+        at = _slots("slots", slots, storage.num_blocks, spec.block_size, distinct=False)
+        planes = storage.raw(layer)
+        rounded = []
+        for name, values, width, plane in zip("kv", (k, v), (spec.head_dim, spec.v_head_dim), planes, strict=True):
+            array = numbers(name, values, spec.dtype)
+            if array.shape != (at.size, spec.kv_heads, width):
+                raise ValueError(f"{name} has shape {array.shape}; it must be {(at.size, spec.kv_heads, width)}")
+            rounded.append(narrowed(array, plane.dtype))
+        for plane, array in zip(planes, rounded, strict=True):
+            _moves.put_slots(plane, spec.layout, at, array)
+
+    def attend(
+        self,
+        storage: NumpyStorage,
+        layer: int,
+        q: Any,
+        step: StepLike,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        sink_tokens: int = 0,
+        sink_logits: Any = None,
+        softcap: float | None = None,
+        alibi_slopes: Any = None,
+        mask: Any = None,
+        mask_indptr: Any = None,
+        precision: str | None = None,
+        out: npt.NDArray[Any] | None = None,
+        lse: npt.NDArray[np.float32] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return causal attention of a ragged batch over its blocks.
+
+        Parameters
+        ----------
+        q : float32, float16 or bfloat16 [tokens, q_heads, head_dim]
+            ``q_heads`` is a multiple of kv_heads; query head h reads KV head ``h * kv_heads // q_heads``.
+        step : StepLike
+            Which sequences the tokens belong to, and their blocks.
+        scale : float, optional
+            Factor of the scores; ``head_dim ** -0.5`` if not given.
+        out : [tokens, q_heads, v_head_dim], optional
+            Of q's dtype or float32; made in q's dtype if not given (float32 for uint16).
+        lse : float32 [tokens, q_heads], optional
+            Filled with the natural logarithm of each softmax's denominator.
+
+        Raises
+        ------
+        NotImplementedError
+            An argument among window ... precision="native", which this backend does not compute yet.
+        """
+        for name, value in {
+            "window": window, "sink_tokens": sink_tokens or None, "sink_logits": sink_logits, "softcap": softcap,
+            "alibi_slopes": alibi_slopes, "mask": mask, "mask_indptr": mask_indptr,
+        }.items():  # fmt: skip
+            if value is not None:
+                raise NotImplementedError(f"backend 'numpy' does not compute attention with {name}={value!r} yet")
+        if precision == "native":
+            raise NotImplementedError("backend 'numpy' computes with precision='exact' only, not precision='native'")
+        if precision not in (None, "exact"):
+            raise ValueError(f"precision is {precision!r}; it must be None, 'exact' or 'native'")
+
+        spec = storage.spec
+        queries = numbers("q", q, spec.dtype)
+        tokens, q_heads, _ = _shape_of_q(queries, spec)
+        group = spec.locate(layer)[0]
+        rows = step_rows(step.groups[group] if group else step, spec.block_size, storage.num_blocks, tokens)
+        factor = spec.head_dim**-0.5 if scale is None else float(scale)
+        if not math.isfinite(factor):
+            raise ValueError(f"scale is {factor}; it must be finite")
+        shape = (tokens, q_heads, spec.v_head_dim)
+        result = output("out", out, shape, (_dtype_of_out(q, queries), np.dtype(np.float32)))
+        logs = output("lse", lse, shape[:2], (np.dtype(np.float32),))
+        single = result if result.dtype == np.float32 else np.empty(shape, np.float32)
+        scaled = widened(queries) * np.float32(factor)
+
+        reader = LayerReader(storage, layer)
+        with np.errstate(all="ignore"):  # infinities and NaN of live tokens take their course
+            for begin, end, start, kv_len, table in zip(*rows, strict=True):
+                if begin < end:
+                    mine = slice(begin, end)
+                    attend_sequence(reader, scaled[mine], table, start, kv_len, single[mine], logs[mine])
+        if single is not result:
+            put(result, single)
+        return result
+
+    def merge(self, outs: Any, lses: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Return attention over the union of disjoint sets of keys.
+
+        Parameters
+        ----------
+        outs : [parts, tokens, q_heads, v_head_dim]
+            Attention over each part; what stands where a part shows no key does not matter.
+        lses : float32 [parts, tokens, q_heads]
+            Their natural lse; -inf where a part shows no key.
+
+        Examples
+        --------
+        >>> ones = np.ones((1, 1, 1), np.float32)
+        >>> out, lse = NumpyBackend().merge([ones * 2, ones * 4], [ones[0] * 0, ones[0] * 0])
+        >>> out.item(), round(lse.item(), 4)
+        (3.0, 0.6931)
+        """
+        parts = np.asarray(outs)
+        values = numbers("outs", parts, "bfloat16")
+        logs = np.asarray(lses)
+        if logs.dtype != np.float32 or logs.ndim != 3 or not len(logs) or values.shape[:-1] != logs.shape:
+            raise ValueError(
+                f"outs is {parts.dtype} {parts.shape} and lses {logs.dtype} {logs.shape}; they must be "
+                "[parts, tokens, q_heads, v_head_dim] and float32 [parts, tokens, q_heads], with at least one part"
+            )
+        with np.errstate(all="ignore"):
+            top = logs.max(axis=0)
+            weights = np.exp(logs - np.where(top == -np.inf, np.float32(0), top))
+            total = weights.sum(axis=0)
+            shown = np.where(weights[..., None] > 0, widened(values), np.float32(0))
+            mean = (shown * weights[..., None]).sum(axis=0) / np.where(total == 0, np.float32(1), total)[..., None]
+            lse = top + np.log(total)
+        out = np.empty(mean.shape, _dtype_of_out(parts, values))
+        put(out, mean)
+        return out, lse
+
+    def copy_blocks(self, storage: NumpyStorage, pairs: Any) -> None:
+        """Copy blocks, pairs int32 [m, 2] (src, dst), in every plane; none is both src and dst."""
+        _moves.copy_blocks(storage, pairs)
+
+    def copy_slots(self, storage: NumpyStorage, src: Any, dst: Any) -> None:
+        """Copy int64 slots in every plane; every source is read before a destination is written."""
+        _moves.copy_slots(storage, src, dst)
+
+    def read_blocks(
+        self, storage: NumpyStorage, ids: Any, layers: Sequence[int] | None = None, into: Any = None
+    ) -> npt.NDArray[np.uint8]:
+        """Return records uint8 [ids, layers, spec.record_nbytes]: K, V, K scales, V scales; always NHD."""
+        return _moves.read_blocks(storage, ids, layers, into)
+
+    def write_blocks(self, storage: NumpyStorage, ids: Any, data: Any, layers: Sequence[int] | None = None) -> None:
+        """Store what read_blocks returned, whatever the layout it was read from."""
+        _moves.write_blocks(storage, ids, data, layers)
+
+    def synchronize(self) -> None:
+        """Do nothing: work is done when a call returns."""
+
+    def fence(self) -> int:
+        """Return 0: no work is ever outstanding."""
+        return 0
+
+
+def _dtype_of_out(given: Any, array: npt.NDArray[Any]) -> np.dtype[Any]:
+    """q's own dtype, or float32 where q came as the bits of a dtype that NumPy has not."""
+    dtype = getattr(given, "dtype", None)
+    if isinstance(dtype, np.dtype) and is_bfloat16(dtype):
+        return dtype
+    return np.dtype(np.float32) if array.dtype == np.uint16 else array.dtype
+
+
+def _shape_of_q(q: npt.NDArray[Any], spec: CacheSpec) -> tuple[int, int, int]:
+    if q.ndim != 3 or q.shape[2] != spec.head_dim:
+        raise ValueError(f"q has shape {q.shape}; it must be [tokens, q_heads, {spec.head_dim}]")
+    if q.shape[1] == 0 or q.shape[1] % spec.kv_heads:
+        raise ValueError(f"q has {q.shape[1]} heads; it must be a multiple of the cache's kv_heads={spec.kv_heads}")
+    return q.shape

@@ -1,0 +1,129 @@
+"""Whole blocks and single slots: copied within a pool, read from it and written to it as records."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedcache.backends.reference._arguments import block_ids, indices, slots
+from pagedcache.backends.reference._storage import NumpyStorage
+
+__all__ = ["copy_blocks", "copy_slots", "read_blocks", "write_blocks"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def copy_blocks(storage: NumpyStorage, pairs: Any) -> None:
+    """Copy blocks in every plane."""
+    array = indices("pairs", pairs if len(pairs) else np.empty((0, 2), np.int64), ndim=2)
+    if array.shape[1] != 2:
+        raise ValueError(f"pairs has shape {array.shape}; it must be [m, 2], source and destination")
+    src = block_ids("sources", array[:, 0], storage.num_blocks, writing=False)
+    dst = block_ids("destinations", array[:, 1], storage.num_blocks, writing=True)
+    both = np.intersect1d(src, dst)
+    if both.size:
+        raise ValueError(f"block {both[0]} is both a source and a destination in pairs")
+    for plane in storage.planes:
+        for kind in plane:
+            kind[dst] = kind[src]
+
+
+def copy_slots(storage: NumpyStorage, src: Any, dst: Any) -> None:
+    """Copy slots in every plane, as if all were read before any is written."""
+    spec = storage.spec
+    sources = slots("src", src, storage.num_blocks, spec.block_size, distinct=False)
+    targets = slots("dst", dst, storage.num_blocks, spec.block_size, distinct=True)
+    if sources.shape != targets.shape:
+        raise ValueError(f"src has {sources.size} slots and dst has {targets.size}; they must be as many")
+    for plane in storage.planes:
+        for kind in plane:
+            put_slots(kind, spec.layout, targets, take_slots(kind, spec.layout, sources))
+
+
+def take_slots(array: npt.NDArray[Any], layout: str, at: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return a copy of the tokens at some slots, [slots, kv_heads, ...]."""
+    if layout == "NHD":
+        return array.reshape(-1, *array.shape[2:])[at]
+    block, offset = np.divmod(at, array.shape[2])
+    return array[block, :, offset]
+
+
+def put_slots(array: npt.NDArray[Any], layout: str, at: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+    """Write tokens [slots, kv_heads, ...] at some slots."""
+    if layout == "NHD":
+        array.reshape(-1, *array.shape[2:])[at] = values
+    else:
+        block, offset = np.divmod(at, array.shape[2])
+        array[block, :, offset] = values
+
+
+def read_blocks(storage: NumpyStorage, ids: Any, layers: Sequence[int] | None, into: Any) -> Bytes:
+    """Return blocks as records, uint8 [ids, layers, record]."""
+    wanted = block_ids("ids", ids, storage.num_blocks, writing=False)
+    numbers = _layers(storage, layers)
+    records = _records("into", into, storage, wanted.size, numbers)
+    for place, layer in enumerate(numbers):
+        begin = 0
+        for kind in _kinds(storage, layer):
+            piece = _nhd(kind[wanted], storage)
+            width = piece[0].nbytes if len(piece) else 0
+            records[:, place, begin : begin + width] = _bytes(piece)
+            begin += width
+    return records
+
+
+def write_blocks(storage: NumpyStorage, ids: Any, data: Any, layers: Sequence[int] | None) -> None:
+    """Write records that read_blocks returned."""
+    targets = block_ids("ids", ids, storage.num_blocks, writing=True)
+    numbers = _layers(storage, layers)
+    if data is None:
+        raise TypeError("data is None; it must be what read_blocks returned")
+    records = _records("data", data, storage, targets.size, numbers, written=False)
+    for place, layer in enumerate(numbers):
+        begin = 0
+        for kind in _kinds(storage, layer):
+            shape = _nhd(kind[:0], storage).shape[1:]
+            width = kind[0].nbytes
+            piece = np.ascontiguousarray(records[:, place, begin : begin + width])
+            kind[targets] = _nhd(piece.view(kind.dtype).reshape(-1, *shape), storage)
+            begin += width
+
+
+def _kinds(storage: NumpyStorage, layer: int) -> tuple[npt.NDArray[Any], ...]:
+    return storage.planes[storage.spec.locate(layer)[1]]
+
+
+def _nhd(blocks: npt.NDArray[Any], storage: NumpyStorage) -> npt.NDArray[Any]:
+    """Turn blocks of the storage's layout into NHD, or NHD into the storage's layout."""
+    return blocks if storage.spec.layout == "NHD" else blocks.swapaxes(1, 2)
+
+
+def _bytes(blocks: npt.NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(blocks).reshape(len(blocks), -1).view(np.uint8)
+
+
+def _layers(storage: NumpyStorage, layers: Sequence[int] | None) -> list[int]:
+    if layers is None:
+        return list(range(storage.spec.layers))
+    numbers: list[int] = indices("layers", layers).tolist()
+    for number in numbers:
+        storage.spec.locate(number)
+    if len(set(numbers)) != len(numbers):
+        raise ValueError(f"layers names a layer twice: {numbers}")
+    return numbers
+
+
+def _records(
+    name: str, array: Any, storage: NumpyStorage, blocks: int, layers: list[int], *, written: bool = True
+) -> Bytes:
+    sizes = {storage.spec.record_nbytes(layer) for layer in layers} or {0}
+    shape = (blocks, len(layers), sizes.pop())
+    if array is None:
+        return np.empty(shape, np.uint8)
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.shape != shape:
+        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise ValueError(f"{name} is {found}; it must be an array of uint8 {shape}")
+    if written and not array.flags.writeable:
+        raise ValueError(f"{name} is read-only")
+    return array

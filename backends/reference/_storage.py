@@ -1,0 +1,175 @@
+"""The arrays of a pool: allocated here, or the caller's."""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedcache.backends.reference._memory import zeros
+from pagedcache.errors import CacheClosed, ViewsOutstanding
+from pagedcache.spec import CacheSpec
+
+__all__ = ["NumpyStorage"]
+
+Plane = tuple[npt.NDArray[Any], ...]  # K, V and, for int8 and fp8, K scales, V scales
+
+
+class NumpyStorage:
+    """K and V of every block in NumPy arrays: per plane one K and one V array, and their scales.
+
+    Parameters
+    ----------
+    spec : CacheSpec
+        With one K/V shape for all groups.
+    num_blocks : int
+        Usable blocks; the arrays have one row more.
+    buffers : sequence of (K, V) or (K, V, K scales, V scales), optional
+        The caller's arrays, one entry per plane, of exactly the spec's shapes and dtypes (unsigned
+        integers may stand for bfloat16 and fp8), C-contiguous, writable and apart from each other.
+        Their reserved row 0 is set to zero, the rest is kept. Without them memory is allocated.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Buffers that do not fit; the message says which and how.
+    MemoryError
+        The system refuses that much memory.
+
+    Examples
+    --------
+    >>> storage = NumpyStorage(CacheSpec(layers=2, kv_heads=3, head_dim=5, block_size=4), num_blocks=7)
+    >>> storage.view(1)[0].shape, storage.nbytes
+    ((8, 4, 3, 5), 7680)
+    """
+
+    def __init__(self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Any]] | None = None) -> None:
+        if len({(g.kv_heads, g.head_dim, g.v_head_dim, g.dtype) for g in spec.groups}) > 1:
+            raise NotImplementedError("layer groups of different K/V shapes in one pool")
+        self.spec = spec
+        self.num_blocks = num_blocks
+        self.nbytes = spec.pool_nbytes(num_blocks)
+        self._loans: weakref.WeakSet[_Loan] = weakref.WeakSet()
+        self.owned = buffers is None  # whether the memory is this storage's own
+        if buffers is None:
+            self._planes = [tuple(zeros(shape, dtype) for _, shape, dtype in self._kinds()) for _ in range(spec.planes)]
+        else:
+            self._planes = self._taken(buffers)
+
+    @property
+    def planes(self) -> list[Plane]:
+        """The arrays themselves, for this backend only; CacheClosed after close()."""
+        if not self._planes:
+            raise CacheClosed("the storage was closed")
+        return self._planes
+
+    def raw(self, layer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """K and V of a layer as this backend computes with them: bfloat16 as uint16."""
+        key, value, *_ = self.planes[self.spec.locate(layer)[1]]
+        return (key, value) if key.dtype.isbuiltin else (key.view(np.uint16), value.view(np.uint16))
+
+    def view(self, layer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the K and V arrays of a layer, of spec.key_shape and spec.value_shape."""
+        key, value, *_ = self.planes[self.spec.locate(layer)[1]]
+        return self._lent(key, True), self._lent(value, True)
+
+    def scales(self, layer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Return the float32 K and V scales of a layer, of spec.scale_shape; None without scales."""
+        _, _, *scales = self.planes[self.spec.locate(layer)[1]]
+        return (self._lent(scales[0], True), self._lent(scales[1], True)) if scales else None
+
+    def export(self, writable: bool = False) -> list[Plane]:
+        """Return the arrays of every plane; with `writable`, the caller minds which blocks are shared."""
+        return [tuple(self._lent(array, writable) for array in plane) for plane in self.planes]
+
+    def rebind(self, buffers: Sequence[Sequence[Any]]) -> None:
+        """Use other buffers of the caller's, which hold what this storage shall hold from here on.
+
+        Raises
+        ------
+        ValueError
+            The storage owns its memory, or a buffer does not fit.
+        ViewsOutstanding
+            An array that this storage gave out is in use.
+        """
+        if self.owned:
+            raise ValueError("only a storage over the caller's buffers can be rebound; this one owns its memory")
+        _ = self.planes  # a closed storage stays closed
+        self._refuse_if_lent()
+        self._planes = self._taken(buffers)
+
+    def close(self) -> None:
+        """Give the memory back; closing twice is harmless.
+
+        Raises
+        ------
+        ViewsOutstanding
+            An array that this storage gave out is in use; nothing was changed.
+        """
+        self._refuse_if_lent()
+        self._planes = []
+
+    def _lent(self, array: npt.NDArray[Any], writable: bool) -> npt.NDArray[Any]:
+        loan = _Loan(array, writable)
+        self._loans.add(loan)
+        return np.asarray(loan).view(array.dtype)
+
+    def _refuse_if_lent(self) -> None:
+        if count := len(self._loans):
+            raise ViewsOutstanding(
+                f"{count} arrays of this storage are in use; delete them and everything that views them first"
+            )
+
+    def _kinds(self) -> Iterator[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+        yield "K", self.spec.key_shape(self.num_blocks), self.spec.storage_dtype
+        yield "V", self.spec.value_shape(self.num_blocks), self.spec.storage_dtype
+        if self.spec.has_scales:
+            yield "K scales", self.spec.scale_shape(self.num_blocks), self.spec.scale_dtype
+            yield "V scales", self.spec.scale_shape(self.num_blocks), self.spec.scale_dtype
+
+    def _taken(self, buffers: Sequence[Sequence[Any]]) -> list[Plane]:
+        if len(buffers) != self.spec.planes:
+            raise ValueError(f"buffers has {len(buffers)} entries; the spec has {self.spec.planes} planes")
+        taken = []
+        for number, plane in enumerate(buffers):
+            kinds = list(self._kinds())
+            if len(plane) != len(kinds):
+                names = ", ".join(name for name, _, _ in kinds)
+                raise ValueError(f"buffers[{number}] has {len(plane)} arrays; it must have {len(kinds)} ({names})")
+            taken.append(
+                tuple(
+                    _fitting(f"{name} of buffers[{number}]", array, shape, dtype)
+                    for array, (name, shape, dtype) in zip(plane, kinds, strict=True)
+                )
+            )
+        arrays = sorted((array for plane in taken for array in plane), key=lambda array: int(array.ctypes.data))
+        for before, after in pairwise(arrays):
+            if before.ctypes.data + before.nbytes > after.ctypes.data:
+                raise ValueError("two of the buffers overlap in memory; each K and V needs its own")
+        for array in arrays:
+            array[0] = 0  # the reserved block
+        return taken
+
+
+class _Loan:
+    """Memory given out: arrays over it keep it alive, and by that show that they are in use."""
+
+    def __init__(self, array: npt.NDArray[Any], writable: bool) -> None:
+        self.array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = interface | {"data": (interface["data"][0], not writable)}
+
+
+def _fitting(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} is {type(array).__name__}; it must be a NumPy array")
+    bits = np.dtype(f"u{dtype.itemsize}")
+    if array.dtype != dtype and not (array.dtype == bits and not dtype.isbuiltin):
+        raise ValueError(f"{name} has dtype {array.dtype}; the spec stores {dtype}")
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}; it must be {shape}, the reserved block included")
+    if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
+        raise ValueError(f"{name} must be C-contiguous, aligned and writable; make it with numpy.zeros")
+    return array.view(dtype)

@@ -1,0 +1,55 @@
+"""pagedcache: the KV cache of transformer inference, in blocks, without a framework.
+
+Start with `KVCache` and `CacheSpec`; ``docs/`` has the guide, ``pagedcache.backends`` the places
+where bytes live, ``pagedcache.testing`` the suite that every backend passes.
+"""
+
+from pagedcache.cache import KVCache
+from pagedcache.core import Admission, AdmitStatus, BlockPool, CacheStats, SequenceTable, Step
+from pagedcache.errors import (
+    CacheClosed,
+    InvalidBlock,
+    InvalidSequence,
+    OutOfBlocks,
+    OutOfSequences,
+    PagedCacheError,
+    PositionReleased,
+    StepBusy,
+    StepClosed,
+    StepError,
+    StepOpen,
+    UnknownBackend,
+    UnsupportedByBackend,
+    UnsupportedModel,
+    ViewsOutstanding,
+)
+from pagedcache.spec import CacheSpec, LayerGroup
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Admission",
+    "AdmitStatus",
+    "BlockPool",
+    "CacheClosed",
+    "CacheSpec",
+    "CacheStats",
+    "InvalidBlock",
+    "InvalidSequence",
+    "KVCache",
+    "LayerGroup",
+    "OutOfBlocks",
+    "OutOfSequences",
+    "PagedCacheError",
+    "PositionReleased",
+    "SequenceTable",
+    "Step",
+    "StepBusy",
+    "StepClosed",
+    "StepError",
+    "StepOpen",
+    "UnknownBackend",
+    "UnsupportedByBackend",
+    "UnsupportedModel",
+    "ViewsOutstanding",
+]

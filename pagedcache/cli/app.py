@@ -1,0 +1,34 @@
+"""The command line: its commands, and how errors end it."""
+
+from collections.abc import Sequence
+
+import click
+
+from pagedcache.cli.generate import generate
+from pagedcache.cli.plan import plan
+from pagedcache.errors import PagedCacheError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pagedcache", message="%(prog)s %(version)s")
+def app() -> None:
+    """A framework-free paged KV cache: run a real model on it, or plan one."""
+
+
+app.add_command(generate)
+app.add_command(plan)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status; what goes wrong is one line on standard error."""
+    try:
+        status = app.main(arguments, prog_name="pagedcache", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except (PagedCacheError, OSError, MemoryError, ValueError) as error:
+        click.echo(f"pagedcache: {' '.join(str(error).split()) or type(error).__name__}", err=True)
+        return 1
+    return status if isinstance(status, int) else 0

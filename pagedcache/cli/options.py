@@ -1,0 +1,46 @@
+"""Options that several commands have."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pagedcache.spec import MAX_BLOCK_SIZE, parse_bytes
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Memory(click.ParamType):
+    """A number of bytes, written as people write it."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def cache_options(command: Command) -> Command:
+    """Add the options that shape a cache."""
+    for option in (
+        click.option("--memory", type=Memory(), default="512 MiB", show_default=True, help="What K and V may take."),
+        click.option("--dtype", default="float32", show_default=True, help="What K and V are stored as."),
+        click.option(
+            "--block-size",
+            type=click.IntRange(1, MAX_BLOCK_SIZE),
+            default=16,
+            show_default=True,
+            help="Tokens per block.",
+        ),
+        click.option(
+            "--model",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A llama-architecture GGUF file; SmolLM2-135M-Instruct, fetched once, if not given.",
+        ),
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,69 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pagedcache.core.eviction cimport EvictionPolicy
+from pagedcache.core.prefix_index cimport PrefixIndex
+from pagedcache.core.records cimport BlockRecord, NO_NODE
+
+
+cdef class BlockPool:
+    cdef readonly int32_t num_blocks    # usable blocks; their ids are 1..num_blocks
+    cdef readonly int32_t peak_used     # most blocks ever held at once
+    cdef readonly int64_t evictions     # cached blocks given up for new content
+    cdef BlockRecord *records           # [num_blocks + 1]
+    cdef int32_t num_vacant             # blocks that are neither held nor cached
+    cdef int64_t external_refs          # references taken through allocate and incref
+    cdef int32_t *singles               # stack of block ids; an entry whose block was taken is stale
+    cdef int32_t num_singles
+    cdef uint8_t *is_stacked            # [num_blocks + 1] the block has an entry in singles
+    cdef int32_t *groups                # stack of wholly vacant groups; entries may be stale too
+    cdef int32_t num_groups
+    cdef uint8_t *group_vacant          # [groups] vacant blocks of the group
+    cdef uint8_t *is_group_stacked      # [groups] the group has an entry in groups
+    cdef EvictionPolicy policy          # orders the idle cached blocks
+    cdef PrefixIndex index              # None until a SequenceTable brings one
+
+    cdef void c_make_vacant(self, int32_t count) noexcept nogil
+    cdef int32_t c_take(self, int32_t after) noexcept nogil
+    cdef int32_t c_surface(self) noexcept nogil
+    cdef void c_open_group(self, int32_t group, int32_t taken) noexcept nogil
+    cdef void c_stack_single(self, int32_t block) noexcept nogil
+    cdef void c_put(self, int32_t block) noexcept nogil
+    cdef int c_attach(self, PrefixIndex index) except -1
+    cdef int c_require_held(self, int32_t block) except -1
+    cdef int c_check_order(self) except -1
+    cpdef check(self)
+
+    # The C face that other modules inline; every call needs the pool's critical section.
+
+    @cython.final
+    cdef inline int32_t c_usable(self) noexcept nogil:
+        """Blocks that can be taken now: vacant, or cached and idle."""
+        return self.num_vacant + self.policy.num_idle
+
+    @cython.final
+    cdef inline bint c_is_vacant(self, int32_t block) noexcept nogil:
+        return self.records[block].refcount == 0 and self.records[block].node == NO_NODE
+
+    @cython.final
+    cdef inline void c_incref(self, int32_t block) noexcept nogil:
+        """One more reference to a held or cached block."""
+        if self.records[block].refcount == 0:
+            self.policy.c_remove(block)
+        self.records[block].refcount += 1
+
+    @cython.final
+    cdef inline int32_t c_decref(self, int32_t block) noexcept nogil:
+        """Drop one reference; 1 if the block became usable, else 0."""
+        self.records[block].refcount -= 1
+        if self.records[block].refcount > 0:
+            return 0
+        if self.records[block].node == NO_NODE:
+            self.c_put(block)
+        else:
+            self.policy.c_insert(block)
+        return 1
+
+    @cython.final
+    cdef inline void c_note_peak(self) noexcept nogil:
+        self.peak_used = max(self.peak_used, self.num_blocks - self.c_usable())

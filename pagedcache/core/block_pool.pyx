@@ -1,0 +1,349 @@
+"""Who holds which block: reference counts, vacant blocks, idle cached blocks. No bytes, no sequences.
+
+Every block is in one of three states, told by its record:
+
+    held     refcount > 0                     in block tables, or with a caller
+    cached   refcount = 0, node >= 0          idle, findable; in the eviction policy's list
+    vacant   refcount = 0, node = NO_NODE     on a stack
+
+Vacant blocks lie on two int32 stacks: wholly vacant aligned groups of four, and single blocks. A
+sequence takes the block after its last one if that is vacant, else opens a group; the group's other
+three blocks go onto the single stack, where they wait for the sequence that opened it but may be
+taken by anyone once no whole group is left (soft reservation: nothing is wasted). So ids of a
+sequence run on, which the prefetch of the reading kernels wants: runs of 4.8 instead of 1.0 at 90 %
+use under churn.
+
+Stack entries are not searched for when their block is taken otherwise; they go stale and are dropped
+when they surface. A block or group has at most one entry (is_stacked), which bounds the stacks.
+
+One lock: the critical section of the pool guards it and everything built on it.
+"""
+
+cimport cython
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+
+from pagedcache.core.eviction cimport LRU
+from pagedcache.core.prefix_index cimport PrefixIndex
+from pagedcache.core.records cimport BlockRecord, GROUP, NO_NODE, ZERO_BLOCK
+
+import numpy as np
+
+from pagedcache.core._checks import require
+from pagedcache.core._convert import int32_array
+from pagedcache.errors import InvalidBlock, OutOfBlocks
+
+
+cdef class BlockPool:
+    """Reference-counted ids of `num_blocks` blocks.
+
+    Ids are 1..num_blocks; id 0 is the reserved zero block, which is never handed out.
+
+    Parameters
+    ----------
+    num_blocks : int
+        Usable blocks, 1..2**31 - 2.
+
+    Examples
+    --------
+    >>> pool = BlockPool(8)
+    >>> ids = pool.allocate(3)
+    >>> pool.num_free
+    5
+    >>> pool.decref(ids)
+    3
+    """
+
+    def __cinit__(self, num_blocks):
+        cdef int32_t block, group, last_group
+        if isinstance(num_blocks, bool) or not isinstance(num_blocks, (int, np.integer)):
+            raise TypeError(f"num_blocks must be an int, not {type(num_blocks).__name__}")
+        if not 1 <= num_blocks < INT32_MAX:
+            raise ValueError(f"num_blocks is {num_blocks}; a pool has 1 to 2**31 - 2 blocks")
+        self.num_blocks = num_blocks
+        self.policy = LRU()
+        last_group = self.num_blocks // GROUP
+        self.records = <BlockRecord *>calloc(<size_t>self.num_blocks + 1, sizeof(BlockRecord))
+        self.singles = <int32_t *>malloc((<size_t>self.num_blocks + 1) * sizeof(int32_t))
+        self.is_stacked = <uint8_t *>calloc(<size_t>self.num_blocks + 1, 1)
+        self.groups = <int32_t *>malloc((<size_t>last_group + 1) * sizeof(int32_t))
+        self.group_vacant = <uint8_t *>calloc(<size_t>last_group + 1, 1)
+        self.is_group_stacked = <uint8_t *>calloc(<size_t>last_group + 1, 1)
+        if not (self.records and self.singles and self.is_stacked and self.groups
+                and self.group_vacant and self.is_group_stacked):
+            raise MemoryError(f"no memory for the records of {num_blocks} blocks")
+        self.policy.c_bind(self.records)
+        self.records[ZERO_BLOCK].node = NO_NODE
+        for block in range(self.num_blocks, 0, -1):     # so that the lowest ids come off first
+            self.records[block].node = NO_NODE
+            self.c_put(block)
+
+    def __dealloc__(self):
+        free(self.records)
+        free(self.singles)
+        free(self.is_stacked)
+        free(self.groups)
+        free(self.group_vacant)
+        free(self.is_group_stacked)
+
+    def __reduce__(self):
+        raise TypeError("a BlockPool cannot be pickled or copied: make a new one of the same num_blocks")
+
+    def __repr__(self):
+        return f"BlockPool(num_blocks={self.num_blocks}, used={self.num_used}, cached={self.num_cached})"
+
+    # -- the C face; every call needs the pool's critical section --------------------------------
+
+    cdef void c_make_vacant(self, int32_t count) noexcept nogil:
+        """Evict until `count` blocks are vacant; the caller knows that count <= c_usable().
+
+        Done once per verb for all its blocks, so that evicted neighbours can form whole groups again.
+        """
+        cdef int32_t block
+        while self.num_vacant < count:
+            block = self.policy.c_pop()
+            self.index.c_remove(self.records[block].node)
+            self.records[block].node = NO_NODE
+            self.c_put(block)
+            self.evictions += 1
+
+    cdef int32_t c_take(self, int32_t after) noexcept nogil:
+        """A vacant block with one reference, if possible the one that follows `after` (0: any).
+
+        The caller has made a block vacant before.
+        """
+        cdef int32_t block = after + 1
+        if after == ZERO_BLOCK or block > self.num_blocks or not self.c_is_vacant(block):
+            block = self.c_surface()
+        cdef int32_t group = block // GROUP
+        if self.group_vacant[group] == GROUP:
+            self.c_open_group(group, block)
+        self.group_vacant[group] -= 1
+        self.num_vacant -= 1
+        self.records[block].refcount = 1
+        return block
+
+    cdef int32_t c_surface(self) noexcept nogil:
+        """The first block of a wholly vacant group, or else a single one; drops stale entries."""
+        cdef int32_t entry
+        while self.num_groups > 0:
+            self.num_groups -= 1
+            entry = self.groups[self.num_groups]
+            self.is_group_stacked[entry] = False
+            if self.group_vacant[entry] == GROUP:
+                return entry * GROUP
+        while True:
+            self.num_singles -= 1
+            entry = self.singles[self.num_singles]
+            self.is_stacked[entry] = False
+            if self.c_is_vacant(entry):
+                return entry
+
+    cdef void c_open_group(self, int32_t group, int32_t taken) noexcept nogil:
+        """Leave the rest of the group on the single stack, the lowest id on top."""
+        cdef int32_t block
+        for block in range(group * GROUP + GROUP - 1, group * GROUP - 1, -1):
+            if block != taken:
+                self.c_stack_single(block)
+
+    cdef inline void c_stack_single(self, int32_t block) noexcept nogil:
+        if not self.is_stacked[block]:
+            self.is_stacked[block] = True
+            self.singles[self.num_singles] = block
+            self.num_singles += 1
+
+    cdef void c_put(self, int32_t block) noexcept nogil:
+        """Take back a block that nobody holds and nothing publishes."""
+        cdef int32_t group = block // GROUP
+        self.num_vacant += 1
+        self.group_vacant[group] += 1
+        if self.group_vacant[group] < GROUP:
+            self.c_stack_single(block)
+        elif not self.is_group_stacked[group]:
+            self.is_group_stacked[group] = True
+            self.groups[self.num_groups] = group
+            self.num_groups += 1
+
+    cdef int c_attach(self, PrefixIndex index) except -1:
+        if self.index is not None:
+            raise ValueError("the pool has a SequenceTable already; give each table a pool of its own")
+        self.index = index
+        return 0
+
+    # -- the Python face --------------------------------------------------------------------------
+
+    @property
+    def num_free(self):
+        """Blocks usable now: vacant ones, and cached ones that nobody holds."""
+        return self.c_usable()
+
+    @property
+    def num_used(self):
+        """Blocks that are held; each counts once, however many share it."""
+        return self.num_blocks - self.c_usable()
+
+    @property
+    def num_cached(self):
+        """Idle blocks that a prefix match can still find."""
+        return self.policy.num_idle
+
+    @property
+    def num_shared(self):
+        """Blocks held more than once. O(num_blocks)."""
+        cdef int32_t block, shared = 0
+        for block in range(1, self.num_blocks + 1):
+            shared += self.records[block].refcount > 1
+        return shared
+
+    @property
+    def nbytes(self):
+        """Bytes of bookkeeping held by the pool itself."""
+        return ((self.num_blocks + 1) * (sizeof(BlockRecord) + sizeof(int32_t) + 1)
+                + (self.num_blocks // GROUP + 1) * (sizeof(int32_t) + 2))
+
+    @cython.critical_section
+    def allocate(self, count):
+        """Take `count` blocks, each with one reference that belongs to the caller.
+
+        Returns
+        -------
+        int32 [count]
+            Block ids, in runs of consecutive ids where possible.
+
+        Raises
+        ------
+        OutOfBlocks
+            Fewer than `count` blocks are usable; nothing was changed.
+        """
+        cdef int32_t i, n, block = ZERO_BLOCK
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
+            raise TypeError(f"count must be an int, not {type(count).__name__}")
+        if count < 0:
+            raise ValueError(f"count is {count}; it must be 0 or more")
+        if count > self.c_usable():
+            raise OutOfBlocks(f"{count} blocks wanted, {self.c_usable()} of {self.num_blocks} are usable")
+        n = count
+        ids = np.empty(n, np.int32)
+        cdef int32_t[::1] out = ids
+        self.c_make_vacant(n)
+        for i in range(n):
+            block = self.c_take(block)
+            out[i] = block
+        self.external_refs += n
+        self.c_note_peak()
+        return ids
+
+    @cython.critical_section
+    def incref(self, blocks):
+        """Add one reference to each of `blocks` (int32 [n], repeats allowed).
+
+        Raises
+        ------
+        InvalidBlock
+            An id is out of range or names a block that nobody holds; nothing was changed.
+        """
+        cdef const int32_t[::1] ids = int32_array(blocks, "blocks")
+        cdef Py_ssize_t i
+        for i in range(ids.shape[0]):
+            self.c_require_held(ids[i])
+        for i in range(ids.shape[0]):
+            self.records[ids[i]].refcount += 1
+        self.external_refs += ids.shape[0]
+
+    @cython.critical_section
+    def decref(self, blocks):
+        """Drop one reference of the caller's from each of `blocks` (int32 [n], repeats allowed).
+
+        Returns
+        -------
+        int
+            Blocks that became usable.
+
+        Raises
+        ------
+        InvalidBlock
+            An id is out of range, or named more often than it is held; nothing was changed.
+        """
+        cdef const int32_t[::1] ids = int32_array(blocks, "blocks")
+        cdef Py_ssize_t i, done = 0
+        cdef int32_t usable = 0
+        try:
+            for i in range(ids.shape[0]):
+                self.c_require_held(ids[i])
+                self.records[ids[i]].refcount -= 1
+                done += 1
+        finally:
+            for i in range(done):
+                self.records[ids[i]].refcount += 1
+        for i in range(ids.shape[0] - 1, -1, -1):
+            usable += self.c_decref(ids[i])
+        self.external_refs -= ids.shape[0]
+        return usable
+
+    cdef int c_require_held(self, int32_t block) except -1:
+        if not 1 <= block <= self.num_blocks:
+            raise InvalidBlock(f"block {block} is out of range; ids are 1..{self.num_blocks}")
+        if self.records[block].refcount <= 0:
+            raise InvalidBlock(f"block {block} is not held: it was freed before, or never allocated")
+        return 0
+
+    @cython.critical_section
+    def refcount(self, block):
+        """References to one block id, 1..num_blocks."""
+        cdef const int32_t[::1] ids = int32_array([block], "block")
+        if not 1 <= ids[0] <= self.num_blocks:
+            raise InvalidBlock(f"block {block} is out of range; ids are 1..{self.num_blocks}")
+        return self.records[ids[0]].refcount
+
+    cpdef check(self):
+        """Audit every invariant in O(num_blocks); AssertionError names the first that is broken."""
+        cdef int32_t block, group, i, vacant = 0, idle = 0, held = 0
+        cdef set stacked = {self.singles[i] for i in range(self.num_singles)}
+        cdef set whole = {self.groups[i] for i in range(self.num_groups)}
+        cdef dict in_group = {}
+        require(len(stacked) == self.num_singles, "a block is on the single stack twice")
+        require(len(whole) == self.num_groups, "a group is on the group stack twice")
+        for block in range(1, self.num_blocks + 1):
+            require(self.records[block].refcount >= 0, f"block {block} has a negative refcount")
+            require(bool(self.is_stacked[block]) == (block in stacked), f"is_stacked of block {block} is wrong")
+            if self.records[block].node != NO_NODE:
+                require(self.index is not None and self.index.blocks[self.records[block].node] == block,
+                        f"node {self.records[block].node} does not name block {block}")
+            if self.records[block].refcount > 0:
+                held += 1
+            elif self.records[block].node != NO_NODE:
+                idle += 1
+            else:
+                vacant += 1
+                in_group.setdefault(block // GROUP, []).append(block)
+        for group in range(self.num_blocks // GROUP + 1):
+            members = in_group.get(group, [])
+            require(self.group_vacant[group] == len(members), f"vacant blocks of group {group} miscounted")
+            if len(members) == GROUP:
+                require(group in whole, f"vacant group {group} is on no stack")
+            else:
+                require(stacked.issuperset(members), f"a vacant block of group {group} is on no stack")
+        require(vacant == self.num_vacant, f"{vacant} vacant blocks, {self.num_vacant} counted")
+        require(idle == self.policy.num_idle, f"{idle} cached blocks, {self.policy.num_idle} in the policy")
+        require(vacant + idle + held == self.num_blocks, "blocks are lost")
+        if self.index is not None:
+            self.index.check()
+            self.c_check_order()
+
+    cdef int c_check_order(self) except -1:
+        """The LRU ring holds exactly the idle blocks, each after the blocks that continue it."""
+        cdef set seen = set()
+        cdef int32_t block = self.records[ZERO_BLOCK].next, parent
+        cdef dict waiting = {}
+        while block != ZERO_BLOCK:
+            require(block not in seen and len(seen) < self.policy.num_idle, f"block {block} is in the ring twice")
+            seen.add(block)
+            require(self.records[block].refcount == 0, f"held block {block} is in the ring")
+            node = self.records[block].node
+            require(waiting.get(node, 0) == self.index.nodes[<int32_t>node].children,
+                    f"block {block} would be evicted before a block that continues it")
+            parent = self.index.nodes[<int32_t>node].parent
+            waiting[parent] = waiting.get(parent, 0) + 1
+            block = self.records[block].next
+        require(len(seen) == self.policy.num_idle, f"{len(seen)} blocks in the ring")
+        return 0

@@ -1,0 +1,37 @@
+from libc.stdint cimport int32_t, uint64_t
+
+
+cdef extern from "siphash.h" nogil:
+    ctypedef struct pc_secret:
+        uint64_t k0
+        uint64_t k1
+    uint64_t pc_block_tag(pc_secret secret, uint64_t before, const int32_t *tokens, int32_t count) noexcept
+
+
+cdef struct Node:
+    uint64_t tag        # keyed hash of every token from the start of the prompt to this block's last
+    int32_t parent      # node of the block before, or NO_NODE; while vacant: the next vacant node
+    int32_t children    # nodes whose parent this is; a node with children is never removed
+
+
+cdef class PrefixIndex:
+    cdef readonly int32_t block_size    # tokens per block
+    cdef readonly int32_t num_nodes     # blocks that can be found
+    cdef int32_t capacity               # most nodes: the pool's number of blocks
+    cdef int32_t vacant                 # head of the list of vacant nodes
+    cdef Node *nodes                    # [capacity]
+    cdef int32_t *blocks                # [capacity] physical block of each node (of layer group 0)
+    cdef int32_t *tokens                # [num_blocks + 1, block_size] token ids by physical block
+    cdef uint64_t *slots                # [num_slots] upper half: upper half of the tag; lower half: node
+    cdef uint64_t num_slots
+    cdef uint64_t tag_mask              # all ones, unless a test wants collisions
+    cdef pc_secret secret
+
+    cdef uint64_t c_home(self, uint64_t upper) noexcept nogil
+    cdef bint c_same_tokens(self, int32_t block, const int32_t *tokens) noexcept nogil
+    cdef uint64_t c_tag(self, int32_t parent, const int32_t *tokens) noexcept nogil
+    cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens) noexcept nogil
+    cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block) noexcept nogil
+    cdef void c_remove(self, int32_t node) noexcept nogil
+    cdef int32_t c_match(self, const int32_t *tokens, int32_t max_blocks, int32_t *blocks, int32_t *last) noexcept nogil
+    cpdef check(self)

@@ -1,0 +1,222 @@
+"""Finds published blocks by content: an exact trie of blocks in one open-addressing hash table.
+
+A node stands for one full block of tokens after a given parent node: identity is (parent, tokens),
+not a hash. The tag, a keyed hash chained from the first token, only says where to look; a find then
+compares tag, parent and the stored tokens. The parent was found in the same way, so that a match of
+any length is exact by induction and no collision can serve another prompt's K/V.
+
+    slots   [ tag's upper half | node ]   linear probing, backward-shift delete, at most 2/3 full
+    nodes   { tag, parent, children }     vacant ones are chained through parent
+    blocks  node -> physical block        tokens: physical block -> its token ids
+
+A parent outlives its children (the pool evicts tail first), so that a node number is never reused
+while a child names it. Probing stops after PROBE_LIMIT slots: what finds no slot is not published.
+"""
+
+import os
+
+from libc.stdint cimport int32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memset
+
+from pagedcache.core.records cimport NO_NODE
+
+from pagedcache.core._checks import require
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
+
+cdef enum:
+    PROBE_LIMIT = 128
+    LOOKAHEAD = 8       # tags computed, and their slots prefetched, before the first is looked up
+
+cdef uint64_t EMPTY = <uint64_t>-1
+cdef uint64_t LOWER = 0xFFFFFFFF
+
+
+cdef class PrefixIndex:
+    """Index of the published blocks of one pool.
+
+    Parameters
+    ----------
+    num_blocks : int
+        Usable blocks of the pool.
+    block_size : int
+        Tokens per block.
+    tag_bits : int, optional
+        Bits of the hash that count, 0..64. Less than 64 forces collisions: for tests only.
+    """
+
+    def __cinit__(self, int32_t num_blocks, int32_t block_size, *, int tag_bits=64):
+        cdef int32_t node
+        cdef bytes key = os.urandom(16)
+        self.block_size = block_size
+        self.capacity = num_blocks
+        self.num_slots = <uint64_t>num_blocks + num_blocks // 2 + 2
+        self.tag_mask = 0 if tag_bits == 0 else EMPTY << (64 - tag_bits)
+        self.secret.k0 = int.from_bytes(key[:8], "little")
+        self.secret.k1 = int.from_bytes(key[8:], "little")
+        self.nodes = <Node *>malloc(num_blocks * sizeof(Node))
+        self.blocks = <int32_t *>malloc(num_blocks * sizeof(int32_t))
+        self.tokens = <int32_t *>calloc((<size_t>num_blocks + 1) * block_size, sizeof(int32_t))
+        self.slots = <uint64_t *>malloc(self.num_slots * sizeof(uint64_t))
+        if not self.nodes or not self.blocks or not self.tokens or not self.slots:
+            raise MemoryError(f"no memory for a prefix index of {num_blocks} blocks of {block_size} tokens")
+        memset(self.slots, 0xFF, self.num_slots * sizeof(uint64_t))
+        for node in range(num_blocks):
+            self.nodes[node].parent = node + 1 if node + 1 < num_blocks else NO_NODE
+        self.vacant = 0
+
+    def __dealloc__(self):
+        free(self.nodes)
+        free(self.blocks)
+        free(self.tokens)
+        free(self.slots)
+
+    def __reduce__(self):
+        raise TypeError("a PrefixIndex cannot be pickled or copied: it belongs to one pool")
+
+    @property
+    def nbytes(self):
+        """Bytes held, without the stored token ids (those are 4 bytes per token of the pool)."""
+        return self.capacity * (sizeof(Node) + sizeof(int32_t)) + self.num_slots * sizeof(uint64_t)
+
+    cdef inline uint64_t c_home(self, uint64_t upper) noexcept nogil:
+        # Multiplying spreads the 32-bit value over any number of slots without a division.
+        return (upper * self.num_slots) >> 32
+
+    cdef uint64_t c_tag(self, int32_t parent, const int32_t *tokens) noexcept nogil:
+        cdef uint64_t before = 0 if parent == NO_NODE else self.nodes[parent].tag
+        return pc_block_tag(self.secret, before, tokens, self.block_size) & self.tag_mask
+
+    cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens) noexcept nogil:
+        """The node of these tokens after `parent`, or NO_NODE."""
+        cdef uint64_t upper = tag >> 32
+        cdef uint64_t i = self.c_home(upper)
+        cdef uint64_t slot
+        cdef int32_t node, probe
+        for probe in range(PROBE_LIMIT):
+            slot = self.slots[i]
+            if slot == EMPTY:
+                return NO_NODE
+            if slot >> 32 == upper:
+                node = <int32_t>(slot & LOWER)
+                if (self.nodes[node].tag == tag and self.nodes[node].parent == parent
+                        and self.c_same_tokens(self.blocks[node], tokens)):
+                    return node
+            i = i + 1 if i + 1 < self.num_slots else 0
+        return NO_NODE
+
+    cdef inline bint c_same_tokens(self, int32_t block, const int32_t *tokens) noexcept nogil:
+        cdef size_t start = <size_t>block * self.block_size
+        return memcmp(self.tokens + start, tokens, self.block_size * sizeof(int32_t)) == 0
+
+    cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block) noexcept nogil:
+        """Publish `block`, which holds its tokens already; NO_NODE where every probed slot is taken.
+
+        The caller has looked: c_find said NO_NODE.
+        """
+        cdef uint64_t upper = tag >> 32
+        cdef uint64_t i = self.c_home(upper)
+        cdef int32_t probe, node
+        for probe in range(PROBE_LIMIT):
+            if self.slots[i] == EMPTY:
+                break
+            i = i + 1 if i + 1 < self.num_slots else 0
+        else:
+            return NO_NODE
+        node = self.vacant
+        self.vacant = self.nodes[node].parent
+        self.nodes[node].tag = tag
+        self.nodes[node].parent = parent
+        self.nodes[node].children = 0
+        self.blocks[node] = block
+        self.slots[i] = upper << 32 | <uint64_t>node
+        if parent != NO_NODE:
+            self.nodes[parent].children += 1
+        self.num_nodes += 1
+        return node
+
+    cdef void c_remove(self, int32_t node) noexcept nogil:
+        """Forget a childless node; closes the gap in its probe run by shifting later entries back."""
+        cdef uint64_t upper = self.nodes[node].tag >> 32
+        cdef uint64_t entry = upper << 32 | <uint64_t>node
+        cdef uint64_t gap = self.c_home(upper)
+        cdef uint64_t i, home
+        while self.slots[gap] != entry:
+            gap = gap + 1 if gap + 1 < self.num_slots else 0
+        i = gap
+        while True:
+            i = i + 1 if i + 1 < self.num_slots else 0
+            if self.slots[i] == EMPTY:
+                break
+            home = self.c_home(self.slots[i] >> 32)
+            # An entry may fill the gap unless its home lies cyclically in (gap, i].
+            if (gap < home <= i) if gap <= i else (home > gap or home <= i):
+                continue
+            self.slots[gap] = self.slots[i]
+            gap = i
+        self.slots[gap] = EMPTY
+        if self.nodes[node].parent != NO_NODE:
+            self.nodes[self.nodes[node].parent].children -= 1
+        self.nodes[node].parent = self.vacant
+        self.vacant = node
+        self.num_nodes -= 1
+
+    cdef int32_t c_match(
+        self, const int32_t *tokens, int32_t max_blocks, int32_t *blocks, int32_t *last
+    ) noexcept nogil:
+        """Longest published prefix: its number of blocks, their ids, and its last node.
+
+        Tags don't depend on what is found, so that they run ahead and fetch the slots meanwhile.
+        """
+        cdef uint64_t tags[LOOKAHEAD]
+        cdef uint64_t tag = 0
+        cdef int32_t matched = 0, ahead = 0, node = NO_NODE, found
+        while matched < max_blocks:
+            while ahead < max_blocks and ahead < matched + LOOKAHEAD:
+                tag = pc_block_tag(self.secret, tag, tokens + <size_t>ahead * self.block_size, self.block_size)
+                tag &= self.tag_mask
+                tags[ahead % LOOKAHEAD] = tag
+                prefetch(&self.slots[self.c_home(tag >> 32)])
+                ahead += 1
+            found = self.c_find(node, tags[matched % LOOKAHEAD], tokens + <size_t>matched * self.block_size)
+            if found == NO_NODE:
+                break
+            node = found
+            blocks[matched] = self.blocks[node]
+            matched += 1
+        last[0] = node
+        return matched
+
+    cpdef check(self):
+        """Audit every invariant in O(slots); raises AssertionError naming the first that is broken."""
+        cdef uint64_t i, tag
+        cdef int32_t node, parent, vacant = 0
+        cdef const int32_t *tokens
+        cdef dict children = {}
+        cdef set live = set()
+        for i in range(self.num_slots):
+            if self.slots[i] == EMPTY:
+                continue
+            node = <int32_t>(self.slots[i] & LOWER)
+            require(0 <= node < self.capacity and node not in live, f"slot {i} names node {node} twice or wrongly")
+            live.add(node)
+            parent = self.nodes[node].parent
+            if parent != NO_NODE:
+                children[parent] = children.get(parent, 0) + 1
+        require(len(live) == self.num_nodes, f"{len(live)} nodes in slots, {self.num_nodes} counted")
+        for node in live:
+            parent = self.nodes[node].parent
+            require(parent == NO_NODE or parent in live, f"parent {parent} of node {node} is gone")
+            require(self.nodes[node].children == children.get(node, 0), f"children of node {node} miscounted")
+            tokens = self.tokens + <size_t>self.blocks[node] * self.block_size
+            tag = self.c_tag(parent, tokens)
+            require(tag == self.nodes[node].tag, f"tokens of published block {self.blocks[node]} have changed")
+            require(self.c_find(parent, tag, tokens) == node, f"node {node} is not found")
+        node = self.vacant
+        while node != NO_NODE:
+            require(node not in live and vacant < self.capacity, f"node {node} is both live and vacant")
+            node = self.nodes[node].parent
+            vacant += 1
+        require(vacant + self.num_nodes == self.capacity, f"{vacant} vacant + {self.num_nodes} live nodes")

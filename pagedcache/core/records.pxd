@@ -1,0 +1,15 @@
+"""The record that pool, eviction policy and prefix index keep of a block, and their sentinels."""
+
+from libc.stdint cimport int32_t
+
+cdef enum:
+    NO_NODE = -1        # the block is not published; also the parent of a first block
+    ZERO_BLOCK = 0      # reserved, never handed out; its record is the head of the list of idle blocks
+    GROUP = 4           # blocks of an aligned group; the reader's prefetch wants runs of ids
+
+
+cdef struct BlockRecord:
+    int32_t refcount    # table entries, open steps and callers that hold the block; 0 = free or idle
+    int32_t prev        # idle blocks only: neighbours in the eviction policy's list
+    int32_t next        #
+    int32_t node        # prefix-index node that publishes the block, or NO_NODE

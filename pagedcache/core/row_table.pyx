@@ -1,0 +1,270 @@
+"""Rows of sequences and their block tables: the storage that the verbs of SequenceTable work on.
+
+    handle = generation << 32 | row        a released handle never names the next sequence of its row
+
+    row    [ b0 b1 b2 b3 .  . ]            int32, one contiguous array [max_sequences, pitch]
+             |________|  |__ allotted: taken by admit, beyond the position
+             published: index nodes, read-only, shared with every other sequence of that prefix
+
+Blocks are dropped tail first, always, so that the least recently used list never holds a block
+behind one that continues it. Entries beyond num_blocks are not read.
+"""
+
+import os
+
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
+
+import numpy as np
+
+from pagedcache.core._checks import require
+from pagedcache.core._convert import int32_array
+from pagedcache.errors import InvalidSequence, StepOpen
+
+cdef enum:
+    FIRST_PITCH = 64            # entries of a table row to begin with; doubled on demand
+    MAX_LENGTH = 0x7FFFF800     # positions, and their round-up to whole blocks, must fit int32
+    MAX_ROWS = 1 << 24
+
+
+def bounded_int(value, str name, int64_t low, int64_t high):
+    """`value` as an int within [low, high]; the error names all three."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; it must be {low} to {high}")
+    return int(value)
+
+
+def per_sequence(values, Py_ssize_t n, str name):
+    """int32 [n] of counts or positions, from an array or from one int for all; none negative."""
+    cdef const int32_t[::1] array
+    if isinstance(values, (int, np.integer)) and not isinstance(values, bool):
+        return np.full(n, bounded_int(values, name, 0, MAX_LENGTH), np.int32)
+    array = int32_array(values, name)
+    if array.shape[0] != n:
+        raise ValueError(f"{name} has {array.shape[0]} entries for {n} sequences")
+    refuse_negative(array, name)
+    return array
+
+
+def refuse_negative(const int32_t[::1] values, str name):
+    """Raise ValueError for the first negative entry, with its place."""
+    cdef Py_ssize_t i
+    cdef int32_t union = 0
+    for i in range(values.shape[0]):    # the sign bit survives the union
+        union |= values[i]
+    if union < 0:
+        for i in range(values.shape[0]):
+            if values[i] < 0:
+                raise ValueError(f"{name} holds {values[i]} at {i}; it must be 0 to {INT32_MAX}")
+
+
+def later(str what):
+    """The error for what a later release brings."""
+    return NotImplementedError(f"{what} is not built yet; see the CHANGELOG for what this release has")
+
+
+cdef class RowTable:
+    """Handles, rows and block tables of up to `max_sequences` sequences; see SequenceTable."""
+
+    def __cinit__(self, BlockPool pool not None, block_size, *, max_sequences=256, max_length=None, int tag_bits=64):
+        cdef int32_t row, first_generation
+        self.block_size = bounded_int(block_size, "block_size", 1, 1024)
+        self.shift = int(self.block_size).bit_length() - 1 if self.block_size & (self.block_size - 1) == 0 else -1
+        self.max_sequences = bounded_int(max_sequences, "max_sequences", 1, MAX_ROWS)
+        holds = min(pool.num_blocks * <int64_t>self.block_size, <int64_t>MAX_LENGTH)
+        self.max_length = holds if max_length is None else bounded_int(max_length, "max_length", 1, MAX_LENGTH)
+        self.index = PrefixIndex(pool.num_blocks, self.block_size, tag_bits=tag_bits)
+        self.pitch = min(FIRST_PITCH, self.c_blocks_for(self.max_length))
+        self.rows = <Row *>calloc(self.max_sequences, sizeof(Row))
+        self.vacant = <int32_t *>malloc(self.max_sequences * sizeof(int32_t))
+        self.named = <int32_t *>malloc(self.max_sequences * sizeof(int32_t))
+        self.tables = <int32_t *>calloc(<size_t>self.max_sequences * self.pitch, sizeof(int32_t))
+        if not self.rows or not self.vacant or not self.named or not self.tables:
+            raise MemoryError(f"no memory for the tables of {max_sequences} sequences")
+        # A random start keeps handles of one table from naming sequences of another.
+        first_generation = int.from_bytes(os.urandom(3), "little") + 1
+        for row in range(self.max_sequences):
+            self.rows[row].generation = first_generation
+            self.rows[row].place = -1
+            self.vacant[row] = self.max_sequences - 1 - row
+        self.num_vacant = self.max_sequences
+        pool.c_attach(self.index)
+        self.pool = pool
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.vacant)
+        free(self.named)
+        free(self.tables)
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: use fork() for a sequence")
+
+    @property
+    def nbytes(self):
+        """Bytes of bookkeeping, pool and index included, without token ids (4 bytes per pool token)."""
+        return (self.pool.nbytes + self.index.nbytes
+                + self.max_sequences * (sizeof(Row) + (2 + <size_t>self.pitch) * sizeof(int32_t)))
+
+    cdef int c_widen(self, int32_t blocks) except -1:
+        """Make every table row hold at least `blocks` entries; may raise MemoryError, changing nothing."""
+        cdef int32_t row, pitch = self.pitch
+        cdef int32_t *tables
+        if blocks <= pitch:
+            return 0
+        pitch = min(max(2 * pitch, blocks), self.c_blocks_for(self.max_length))
+        tables = <int32_t *>calloc(<size_t>self.max_sequences * pitch, sizeof(int32_t))
+        if not tables:
+            raise MemoryError(f"no memory for {self.max_sequences} block tables of {pitch} entries")
+        for row in range(self.max_sequences):
+            memcpy(tables + <size_t>row * pitch, self.c_table(row), self.rows[row].num_blocks * sizeof(int32_t))
+        free(self.tables)
+        self.tables = tables
+        self.pitch = pitch
+        return 0
+
+    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, bint closed) except -1:
+        """Put the rows of `ids` into self.named; with `closed`, none may be in an open step."""
+        cdef Py_ssize_t n = ids.shape[0]
+        cdef int32_t i, row
+        if n == 0:
+            return 0
+        if self.call == INT32_MAX:
+            self.call = 0
+            for i in range(self.max_sequences):
+                self.rows[i].mark = 0
+        self.call += 1
+        # More ids than rows: one of the first max_sequences + 1 is wrong or named twice.
+        i = self.c_first_wrong(&ids[0], <int32_t>min(n, self.max_sequences + <Py_ssize_t>1), closed)
+        if i < 0:
+            return n
+        row = <int32_t>(<uint32_t>ids[i])
+        if 0 <= row < self.max_sequences and self.c_handle(row) == ids[i] and self.rows[row].state == LIVE:
+            if self.rows[row].mark == self.call:
+                raise ValueError(f"handle {ids[i]} is named twice in one call (entry {i})")
+            raise StepOpen(f"handle {ids[i]} (entry {i}) is in an open step: commit or abandon it first")
+        raise InvalidSequence(
+            f"handle {ids[i]} (entry {i}) names no live sequence: it was released, or is another cache's"
+        )
+
+    cdef int32_t c_first_wrong(self, const int64_t *ids, int32_t n, bint closed) noexcept nogil:
+        """Name the rows up to the first id that may not be named, whose index is returned; -1 if none."""
+        cdef int32_t i
+        cdef uint32_t row
+        cdef Row *entry
+        for i in range(n):
+            row = <uint32_t>ids[i]
+            if row >= <uint32_t>self.max_sequences:
+                return i
+            entry = &self.rows[row]
+            if entry.generation != ids[i] >> 32 or entry.state != LIVE or entry.mark == self.call:
+                return i
+            if closed and entry.in_step:
+                return i
+            entry.mark = self.call
+            self.named[i] = <int32_t>row
+        return -1
+
+    cdef int32_t c_open_row(self) noexcept nogil:
+        """A fresh live row; the caller knows that num_vacant > 0."""
+        cdef int32_t row
+        self.num_vacant -= 1
+        row = self.vacant[self.num_vacant]
+        self.rows[row].state = LIVE
+        self.rows[row].pad = 0
+        self.rows[row].position = 0
+        self.rows[row].num_blocks = 0
+        self.rows[row].node = NO_NODE
+        self.rows[row].num_published = 0
+        self.rows[row].clean = 0
+        self.rows[row].place = -1
+        self.rows[row].in_step = False
+        self.rows[row].publishes = True
+        self.num_sequences += 1
+        return row
+
+    cdef void c_close_row(self, int32_t row) noexcept nogil:
+        """Make the row vacant; its blocks were dropped before."""
+        self.rows[row].state = VACANT
+        self.rows[row].place = -1
+        self.vacant[self.num_vacant] = row
+        self.num_vacant += 1
+
+    cdef void c_append_blocks(self, int32_t row, int32_t num_blocks) noexcept nogil:
+        """Extend the row to `num_blocks` blocks; the caller has made enough blocks vacant."""
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t j = self.rows[row].num_blocks
+        cdef int32_t last = table[j - 1] if j > 0 else ZERO_BLOCK
+        while j < num_blocks:
+            last = self.pool.c_take(last)
+            table[j] = last
+            j += 1
+        self.rows[row].num_blocks = j
+
+    cdef int32_t c_drop_blocks(self, int32_t row, int32_t keep) noexcept nogil:
+        """Drop the row's blocks beyond the first `keep`, tail first; how many became usable."""
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t j, usable = 0
+        for j in range(self.rows[row].num_blocks - 1, keep - 1, -1):
+            usable += self.pool.c_decref(table[j])
+        self.rows[row].num_blocks = min(self.rows[row].num_blocks, keep)
+        self.c_spoil(row, keep)
+        return usable
+
+    cdef void c_unpublish_row(self, int32_t row, int32_t keep) noexcept nogil:
+        """Walk the row's place in the index back to its first `keep` blocks; the index stays as it is."""
+        while self.rows[row].num_published > keep:
+            self.rows[row].node = self.index.nodes[self.rows[row].node].parent
+            self.rows[row].num_published -= 1
+
+    cdef dict c_references(self):
+        """Block -> how many table entries name it."""
+        cdef int32_t row, j
+        cdef dict references = {}
+        for row in range(self.max_sequences):
+            if self.rows[row].state == VACANT:
+                continue
+            for j in range(self.rows[row].num_blocks):
+                block = self.c_table(row)[j]
+                references[block] = references.get(block, 0) + 1
+        return references
+
+    cpdef check(self):
+        """Audit every invariant of table, index and pool; AssertionError names the first broken one.
+
+        O(blocks + index slots + table entries), in Python: for tests and for finding faults.
+        """
+        cdef int32_t row, j, node, block, live = 0
+        cdef Row entry
+        self.pool.check()
+        for row in range(self.max_sequences):
+            if self.rows[row].state == VACANT:
+                continue
+            entry = self.rows[row]
+            live += entry.state == LIVE
+            require(0 <= entry.pad <= entry.position <= self.max_length, f"row {row} is at {entry.position}")
+            require(entry.num_blocks <= self.pitch and self.c_blocks_for(entry.position) <= entry.num_blocks,
+                    f"row {row} has {entry.num_blocks} blocks for {entry.position} positions")
+            require(entry.num_published * self.block_size <= entry.position, f"row {row} publishes an open block")
+            node = self.rows[row].node
+            for j in range(self.rows[row].num_published - 1, -1, -1):
+                require(node != NO_NODE and self.index.blocks[node] == self.c_table(row)[j],
+                        f"entry {j} of row {row} is not the published block of its prefix")
+                node = self.index.nodes[node].parent
+            require(node == NO_NODE, f"row {row} has published {entry.num_published} blocks, its prefix is longer")
+            for j in range(self.c_blocks_for(self.rows[row].position), self.rows[row].num_blocks):
+                require(self.c_is_writable(self.c_table(row)[j]), f"allotted block {self.c_table(row)[j]} is shared")
+        require(live == self.num_sequences, f"{live} live rows, {self.num_sequences} counted")
+        references = self.c_references()
+        held = 0
+        for block in range(1, self.pool.num_blocks + 1):
+            require(self.pool.records[block].refcount >= references.get(block, 0),
+                    f"block {block} has {references.get(block, 0)} users and fewer references")
+            held += self.pool.records[block].refcount
+        require(held == sum(references.values()) + self.pool.external_refs,
+                f"{held} references for {sum(references.values())} entries and {self.pool.external_refs} callers'")

@@ -1,0 +1,63 @@
+from libc.stdint cimport int32_t, int64_t
+
+
+cdef struct GroupArrays:            # what each layer group has for itself
+    int32_t width                   # entries of a row of block_tables
+    int32_t num_copies
+    int32_t num_new
+    int32_t num_diff
+    int32_t *block_tables           # [max_sequences, width]; -1 beyond shown[row]
+    int32_t *shown                  # [max_sequences] entries of the row that are in block_tables
+    int32_t *kv_starts              # [max_sequences]
+    int64_t *slots                  # [tokens]
+    int32_t *copies                 # [.., 2] source block, destination block
+    int32_t *new_blocks             # [..]
+    int32_t *diff                   # [.., 3] table row, logical block, block
+
+
+cdef struct StepArrays:             # what all layer groups share, and what undoing the step needs
+    int32_t num_sequences
+    int32_t num_tokens
+    int64_t *ids                    # [max_sequences] handles
+    int32_t *qo_indptr              # [max_sequences + 1]
+    int32_t *kv_lens                # [max_sequences] end coordinate after the step
+    int32_t *kv_pads                # [max_sequences]
+    int32_t *rows                   # [max_sequences] the handles' table rows
+    int32_t *held_rows              # [max_sequences] whose table stands at this place of block_tables, or -1
+    int32_t *blocks_before          # [max_sequences] blocks of the row before this step
+    int32_t *copied                 # [max_sequences] this row's pair in copies, or -1
+    int64_t *positions              # [tokens]
+    int32_t *token_seq              # [tokens]
+
+
+cdef class Buffers:
+    cdef dict arrays                # the NumPy arrays that own the memory, by name
+    cdef dict views                 # read-only views of them, for callers
+
+    cdef void *c_new(self, str name, shape, dtype, int fill) except NULL
+    cdef Py_ssize_t c_room(self, str name)
+
+
+cdef class GroupBuffers(Buffers):
+    cdef GroupArrays c
+    cdef int32_t max_sequences
+
+    cdef int c_fit(self, int32_t width, Py_ssize_t tokens, Py_ssize_t copies, Py_ssize_t new, Py_ssize_t diff) except -1
+    cdef int c_set_width(self, int32_t width) except -1
+
+
+cdef class StepBuffers(Buffers):
+    cdef StepArrays c
+    cdef GroupBuffers group         # layer group 0, the one in use
+
+    cdef int c_fit_tokens(self, Py_ssize_t tokens) except -1
+
+
+cdef class Step:
+    cdef readonly int32_t block_size    # tokens per block
+    cdef StepBuffers buffers            # None once the step is closed
+    cdef object owner                   # the table whose step this is; None for from_arrays
+    cdef tuple csr                      # kv_indptr, kv_indices, kv_last_page_len, once asked for
+
+    cdef StepBuffers c_open(self)
+    cdef tuple c_csr(self)

@@ -1,0 +1,313 @@
+"""The index arrays of one engine iteration, as kernels read them.
+
+StepBuffers and GroupBuffers own the memory; a SequenceTable binds them once and fills them at every
+`extend`. A row of block_tables keeps its place while the same sequence stands there, so that a decode
+step writes only what has changed. `Step` is the light object that a caller holds: it opens the view
+on the buffers, and closing it shuts the view, since the next step reuses the memory.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memset
+
+import numpy as np
+
+from pagedcache.core._step_arrays import checked_step_arrays
+from pagedcache.errors import StepClosed
+
+
+cdef enum:
+    FIRST_WIDTH = 64    # entries of a table row to begin with; doubled when a sequence needs more
+
+
+cdef Py_ssize_t grown(Py_ssize_t have, Py_ssize_t want) noexcept nogil:
+    return want if want > 2 * have else 2 * have
+
+
+cdef class Buffers:
+    """NumPy arrays by name, and the read-only views of them that callers get."""
+
+    def __cinit__(self):
+        self.arrays = {}
+        self.views = {}
+
+    cdef void *c_new(self, str name, shape, dtype, int fill) except NULL:
+        """A new array under `name`, every entry `fill`; its address."""
+        cdef const unsigned char[::1] raw
+        array = np.full(shape, fill, dtype)
+        raw = array.reshape(-1).view(np.uint8)
+        view = array.view()
+        view.flags.writeable = False
+        self.arrays[name] = array
+        self.views[name] = view
+        return <void *>&raw[0]
+
+    cdef Py_ssize_t c_room(self, str name):
+        return len(self.arrays[name]) if name in self.arrays else 0
+
+
+cdef class GroupBuffers(Buffers):
+    """Owner of the arrays that each layer group has for itself."""
+
+    def __cinit__(self, int32_t max_sequences):
+        self.max_sequences = max_sequences
+        self.c.shown = <int32_t *>self.c_new("shown", max_sequences + 1, np.int32, 0)
+        self.c.kv_starts = <int32_t *>self.c_new("kv_starts", max_sequences + 1, np.int32, 0)
+        self.c_fit(FIRST_WIDTH, max_sequences + 1, 8, max_sequences + 1, max_sequences + 1)
+
+    cdef int c_fit(
+        self, int32_t width, Py_ssize_t tokens, Py_ssize_t copies, Py_ssize_t new, Py_ssize_t diff
+    ) except -1:
+        """Make room; a wider table is a new one, whose rows are all unwritten."""
+        cdef Py_ssize_t have
+        if width > self.c.width:
+            self.c_set_width(<int32_t>grown(self.c.width, width))
+        have = self.c_room("slots")
+        if tokens > have:
+            self.c.slots = <int64_t *>self.c_new("slots", grown(have, tokens), np.int64, 0)
+        have = self.c_room("copies")
+        if copies > have:
+            self.c.copies = <int32_t *>self.c_new("copies", (grown(have, copies), 2), np.int32, 0)
+        have = self.c_room("new_blocks")
+        if new > have:
+            self.c.new_blocks = <int32_t *>self.c_new("new_blocks", grown(have, new), np.int32, 0)
+        have = self.c_room("diff")
+        if diff > have:
+            self.c.diff = <int32_t *>self.c_new("diff", (grown(have, diff), 3), np.int32, 0)
+        return 0
+
+    cdef int c_set_width(self, int32_t width) except -1:
+        shape = (self.max_sequences + 1, width)
+        self.c.block_tables = <int32_t *>self.c_new("block_tables", shape, np.int32, -1)
+        self.c.width = width
+        memset(self.c.shown, 0, self.max_sequences * sizeof(int32_t))
+        return 0
+
+
+cdef class StepBuffers(Buffers):
+    """Owner of the arrays that all layer groups share."""
+
+    def __cinit__(self, int32_t max_sequences):
+        cdef Py_ssize_t rows = max_sequences + 1
+        self.c.ids = <int64_t *>self.c_new("ids", rows, np.int64, 0)
+        self.c.qo_indptr = <int32_t *>self.c_new("qo_indptr", rows, np.int32, 0)
+        self.c.kv_lens = <int32_t *>self.c_new("kv_lens", rows, np.int32, 0)
+        self.c.kv_pads = <int32_t *>self.c_new("kv_pads", rows, np.int32, 0)
+        self.c.rows = <int32_t *>self.c_new("rows", rows, np.int32, 0)
+        self.c.held_rows = <int32_t *>self.c_new("held_rows", rows, np.int32, -1)
+        self.c.blocks_before = <int32_t *>self.c_new("blocks_before", rows, np.int32, 0)
+        self.c.copied = <int32_t *>self.c_new("copied", rows, np.int32, -1)
+        self.c_fit_tokens(rows)
+        self.group = GroupBuffers(max_sequences)
+
+    cdef int c_fit_tokens(self, Py_ssize_t tokens) except -1:
+        cdef Py_ssize_t have = self.c_room("token_seq")
+        if tokens > have:
+            self.c.positions = <int64_t *>self.c_new("positions", grown(have, tokens), np.int64, 0)
+            self.c.token_seq = <int32_t *>self.c_new("token_seq", grown(have, tokens), np.int32, 0)
+        return 0
+
+
+cdef class Step:
+    """The arrays of one iteration over a ragged batch: what each kernel reads.
+
+    Made by ``extend``, or by `Step.from_arrays` for attention over tables kept elsewhere. Arrays are
+    read-only views of reused memory: valid until the step is committed or abandoned, then every
+    attribute raises StepClosed. Copy what must outlive the step.
+
+    Query i of sequence s stands at row coordinate ``kv_lens[s] - q_len + i`` with
+    ``q_len = qo_indptr[s + 1] - qo_indptr[s]``: causal order is aligned at the bottom right.
+    """
+
+    def __init__(self):
+        raise TypeError("a Step is made by extend() or by Step.from_arrays()")
+
+    def __reduce__(self):
+        raise TypeError("a Step cannot be pickled or copied: it is a view of its table's buffers")
+
+    def __repr__(self):
+        if self.buffers is None:
+            return "Step(closed)"
+        return f"Step(num_sequences={self.num_sequences}, num_tokens={self.num_tokens})"
+
+    @classmethod
+    def from_arrays(
+        cls, block_tables, kv_lens, qo_indptr, *, block_size, positions=None, slots=None, kv_starts=None, kv_pads=None
+    ):
+        """A Step over tables that no SequenceTable keeps.
+
+        Parameters
+        ----------
+        block_tables : int32 [n, width]
+            Physical block of each logical block; beyond the last position anything may stand.
+        kv_lens : int32 [n]
+            Positions of each sequence, the new tokens included.
+        qo_indptr : int32 [n + 1]
+            Queries of sequence s are ``qo_indptr[s]`` to ``qo_indptr[s + 1]``.
+        block_size : int
+            Tokens per block, 1..1024.
+        positions : int64 [tokens], optional
+            Default: row coordinate less pad.
+        slots : int64 [tokens], optional
+            Where K/V of each new token is written. Default: from the tables; -1 where a query has no
+            row coordinate (more queries than positions).
+        kv_starts, kv_pads : int32 [n], optional
+            First held position, and left padding. Default: the pads, and 0.
+
+        Raises
+        ------
+        ValueError
+            Shapes that don't fit together, or a length beyond its table row.
+
+        Examples
+        --------
+        >>> step = Step.from_arrays([[3, 1]], [5], [0, 1], block_size=4)
+        >>> step.slots, step.kv_last_page_len
+        (array([4]), array([1], dtype=int32))
+        """
+        cdef dict given = checked_step_arrays(
+            block_tables, kv_lens, qo_indptr, block_size, positions, slots, kv_starts, kv_pads
+        )
+        cdef Step step = Step.__new__(Step)
+        cdef StepBuffers buffers = StepBuffers(len(given["kv_lens"]))
+        cdef GroupBuffers group = buffers.group
+        buffers.c.num_sequences = len(given["kv_lens"])
+        buffers.c.num_tokens = len(given["slots"])
+        buffers.c_fit_tokens(buffers.c.num_tokens)
+        group.c_fit(0, buffers.c.num_tokens, 0, 0, 0)
+        group.c_set_width(given["block_tables"].shape[1])   # shown as wide as it was given
+        for name, values in given.items():
+            arrays = group.arrays if name in group.arrays else buffers.arrays
+            if values.ndim == 2:
+                arrays[name][:values.shape[0], :values.shape[1]] = values
+            else:
+                arrays[name][:len(values)] = values
+        step.block_size = block_size
+        step.buffers = buffers
+        return step
+
+    cdef inline StepBuffers c_open(self):
+        if self.buffers is None:
+            raise StepClosed("this step was committed or abandoned; its arrays belong to the next one")
+        return self.buffers
+
+    @property
+    def closed(self):
+        """Whether the step was committed or abandoned."""
+        return self.buffers is None
+
+    @property
+    def num_sequences(self):
+        """Sequences of the step."""
+        return self.c_open().c.num_sequences
+
+    @property
+    def num_tokens(self):
+        """New tokens of all sequences together."""
+        return self.c_open().c.num_tokens
+
+    @property
+    def ids(self):
+        """int64 [n]: handles, in the order given to extend; 0 for a step from arrays."""
+        return self.c_open().views["ids"][:self.buffers.c.num_sequences]
+
+    @property
+    def qo_indptr(self):
+        """int32 [n + 1]: new tokens of sequence s are qo_indptr[s] to qo_indptr[s + 1]."""
+        return self.c_open().views["qo_indptr"][:self.buffers.c.num_sequences + 1]
+
+    @property
+    def positions(self):
+        """int64 [tokens]: position of each new token, pads not counted."""
+        return self.c_open().views["positions"][:self.buffers.c.num_tokens]
+
+    @property
+    def token_seq(self):
+        """int32 [tokens]: index in the step of the sequence that each new token belongs to."""
+        return self.c_open().views["token_seq"][:self.buffers.c.num_tokens]
+
+    @property
+    def kv_lens(self):
+        """int32 [n]: row coordinate where each sequence ends after the step."""
+        return self.c_open().views["kv_lens"][:self.buffers.c.num_sequences]
+
+    @property
+    def kv_pads(self):
+        """int32 [n]: leading positions that are never visible."""
+        return self.c_open().views["kv_pads"][:self.buffers.c.num_sequences]
+
+    @property
+    def groups(self):
+        """The per-group arrays of each layer group; the step's own are those of group 0."""
+        self.c_open()
+        return (self,)
+
+    @property
+    def block_tables(self):
+        """int32 [n, width]: physical block of each logical block; -1 beyond the live prefix."""
+        return self.c_open().group.views["block_tables"][:self.buffers.c.num_sequences]
+
+    @property
+    def slots(self):
+        """int64 [tokens]: pool slot of each new token, ``block * block_size + offset``."""
+        return self.c_open().group.views["slots"][:self.buffers.c.num_tokens]
+
+    @property
+    def kv_starts(self):
+        """int32 [n]: first held position after the sinks; the pad where nothing was released."""
+        return self.c_open().group.views["kv_starts"][:self.buffers.c.num_sequences]
+
+    @property
+    def copies(self):
+        """int32 [m, 2]: blocks to copy, source to destination, before any K/V of the step is written."""
+        return self.c_open().group.views["copies"][:self.buffers.group.c.num_copies]
+
+    @property
+    def new_blocks(self):
+        """int32 [k]: blocks that this extend took from the pool, destinations of copies not counted."""
+        return self.c_open().group.views["new_blocks"][:self.buffers.group.c.num_new]
+
+    @property
+    def diff(self):
+        """int32 [d, 3]: (table row, logical block, block) entries that changed since the row's last step.
+
+        A table row is the lower half of a handle. Applying each step's diff keeps a table that lives
+        elsewhere, say on a device, equal to this one over every live prefix.
+        """
+        return self.c_open().group.views["diff"][:self.buffers.group.c.num_diff]
+
+    @property
+    def kv_indptr(self):
+        """int32 [n + 1]: blocks of sequence s are kv_indices[kv_indptr[s]:kv_indptr[s + 1]]."""
+        return self.c_csr()[0]
+
+    @property
+    def kv_indices(self):
+        """int32 [blocks]: the live prefixes of all tables, one after the other."""
+        return self.c_csr()[1]
+
+    @property
+    def kv_last_page_len(self):
+        """int32 [n]: tokens in each sequence's last block, 1..block_size; 0 for an empty sequence."""
+        return self.c_csr()[2]
+
+    cdef tuple c_csr(self):
+        cdef StepBuffers buffers = self.c_open()
+        cdef int32_t s, j, blocks, length, filled = 0, size = self.block_size
+        if self.csr is not None:
+            return self.csr
+        cdef int32_t[::1] indptr = np.zeros(buffers.c.num_sequences + 1, np.int32)
+        cdef int32_t[::1] last = np.zeros(buffers.c.num_sequences + 1, np.int32)
+        for s in range(buffers.c.num_sequences):
+            length = buffers.c.kv_lens[s]
+            blocks = (length + size - 1) // size
+            indptr[s + 1] = indptr[s] + blocks
+            last[s] = length - (blocks - 1) * size if blocks > 0 else 0
+        cdef int32_t[::1] indices = np.empty(indptr[buffers.c.num_sequences] + 1, np.int32)
+        for s in range(buffers.c.num_sequences):
+            for j in range(indptr[s + 1] - indptr[s]):
+                indices[filled] = buffers.group.c.block_tables[<Py_ssize_t>s * buffers.group.c.width + j]
+                filled += 1
+        self.csr = (indptr.base, indices.base[:filled], last.base[:buffers.c.num_sequences])
+        for array in self.csr:
+            array.flags.writeable = False
+        return self.csr

@@ -1,0 +1,32 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pagedcache.core.row_table cimport RowTable
+from pagedcache.core.step cimport Step, StepBuffers
+
+
+cdef struct Demand:
+    int64_t blocks      # new blocks, destinations of copies included
+    int64_t copies      # of these, destinations of copies
+    int64_t tokens      # new tokens
+    int64_t shown       # table entries to write
+    int32_t width       # most blocks of any row after the step
+    int32_t too_long    # first entry that would pass max_length, or -1
+
+
+cdef class StepTable(RowTable):
+    cdef StepBuffers buffers    # bound once, filled by every extend
+    cdef Step step              # the open step, or None
+    cdef uint8_t *to_copy       # [max_sequences] the named row's last block must be copied before it is written
+    cdef int64_t num_copies
+    cdef int64_t num_adopted
+    cdef Demand c_demand(self, const int32_t *counts, int32_t n) noexcept nogil
+    cdef void c_fill(self, const int32_t *counts, int32_t n) noexcept nogil
+    cdef void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil
+    cdef void c_copy_last_block(self, int32_t row, int32_t i) noexcept nogil
+    cdef void c_show_table(self, int32_t row, int32_t i, int32_t shown) noexcept nogil
+    cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil
+    cdef int32_t c_publish(self, int32_t row) noexcept nogil
+    cdef void c_finish_row(self, int32_t i) noexcept nogil
+    cdef int c_require_current(self, Step step) except -1
+    cdef int c_close(self) except -1
+    cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *

@@ -1,0 +1,400 @@
+"""One step: extend opens it, commit or abandon closes it.
+
+A verb first checks and counts, raising before anything is touched; then it does, in a nogil part that
+cannot fail. An open step holds what it gave up until it closes: the source of a copy keeps its
+reference, which from then on belongs to the step, and a row released meanwhile stays, doomed. So
+abandon can put everything back, and work still running on the step's arrays reads no reused block.
+"""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
+from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable
+from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
+
+import numpy as np
+
+from pagedcache.core._convert import int32_array, int64_array
+from pagedcache.core.row_table import later, per_sequence, refuse_negative
+from pagedcache.errors import OutOfBlocks, StepBusy, StepClosed
+
+
+cdef class StepTable(RowTable):
+    """The verbs of one step over a RowTable; see SequenceTable."""
+
+    def __cinit__(self, pool, block_size, *, max_sequences=256, max_length=None, int tag_bits=64):
+        self.buffers = StepBuffers(self.max_sequences)
+        self.to_copy = <uint8_t *>calloc(self.max_sequences, 1)
+        if not self.to_copy:
+            raise MemoryError(f"no memory for {max_sequences} sequences")
+
+    def __dealloc__(self):
+        free(self.to_copy)
+
+    def can_extend(self, ids, counts, *, depths=None, cascade=False):
+        """Whether `extend` with the same arguments would find enough blocks now; other errors alike."""
+        cdef Demand demand
+        if depths is not None or cascade:
+            raise later("extend(depths=, cascade=)")
+        cdef const int64_t[::1] handles = int64_array(ids, "ids")
+        cdef const int32_t[::1] new = per_sequence(counts, handles.shape[0], "counts")
+        with cython.critical_section(self.pool):
+            demand = self.c_checked_demand(handles, new)
+            return demand.blocks <= self.pool.c_usable()
+
+    def extend(self, ids, counts, *, depths=None, cascade=False):
+        """Slots for new tokens of each sequence: opens a step.
+
+        Allocates what lies beyond the blocks a row has, and replaces a shared or published last block
+        by a fresh one, named in ``step.copies``. Nothing is matchable before `commit`.
+
+        Parameters
+        ----------
+        ids : int64 [n]
+            Handles, each once.
+        counts : int32 [n] or int
+            New tokens of each sequence, 0 or more.
+
+        Returns
+        -------
+        Step
+
+        Raises
+        ------
+        OutOfBlocks
+            Too few usable blocks (`can_extend` asks with the same code).
+        StepBusy
+            A step is open.
+        ValueError
+            A sequence would grow beyond max_length.
+        """
+        cdef Demand demand
+        cdef int32_t n
+        cdef Step step
+        if depths is not None or cascade:
+            raise later("extend(depths=, cascade=)")
+        cdef const int64_t[::1] handles = int64_array(ids, "ids")
+        cdef const int32_t[::1] new = per_sequence(counts, handles.shape[0], "counts")
+        with cython.critical_section(self.pool):
+            n = <int32_t>handles.shape[0]
+            demand = self.c_checked_demand(handles, new)
+            if demand.blocks > self.pool.c_usable():
+                raise OutOfBlocks(
+                    f"extend needs {demand.blocks} blocks, {self.pool.c_usable()} of {self.pool.num_blocks} are "
+                    "usable; release or truncate sequences, or make the pool larger"
+                )
+            self.c_widen(demand.width)
+            self.buffers.c_fit_tokens(demand.tokens)
+            self.buffers.group.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.shown)
+            step = Step.__new__(Step)
+            step.block_size = self.block_size
+            step.owner = self
+            step.buffers = self.buffers
+            self.pool.c_make_vacant(<int32_t>demand.blocks)
+            if n > 0:
+                memcpy(self.buffers.c.ids, &handles[0], n * sizeof(int64_t))
+                self.c_fill(&new[0], n)
+            else:
+                self.c_fill(NULL, 0)
+            self.pool.c_note_peak()
+            self.step = step
+            return step
+
+    cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *:
+        cdef Py_ssize_t n
+        cdef Demand demand
+        cdef int32_t row
+        if self.step is not None:
+            raise StepBusy("a step is open: commit or abandon it before the next extend (steps_in_flight is 1)")
+        n = self.c_name(handles, closed=True)
+        demand = self.c_demand(&counts[0] if n else NULL, <int32_t>n)
+        if demand.too_long >= 0:
+            row = self.named[demand.too_long]
+            raise ValueError(
+                f"{counts[demand.too_long]} tokens at position {self.rows[row].position} (entry {demand.too_long}) "
+                f"pass max_length {self.max_length}"
+            )
+        return demand
+
+    cdef Demand c_demand(self, const int32_t *counts, int32_t n) noexcept nogil:
+        """What extending the named rows takes, and which last blocks must be copied (self.to_copy).
+
+        Rows that share a last block write one after the other: the last of them alone has it then, and
+        writes in place. So each copier's reference is taken off while counting, and put back at the end.
+        """
+        cdef Demand demand
+        cdef BlockRecord *records = self.pool.records
+        cdef Row *row
+        cdef int32_t i, need, last, block
+        demand.blocks = demand.copies = demand.tokens = demand.shown = 0
+        demand.width = 0
+        demand.too_long = -1
+        for i in range(n):
+            row = &self.rows[self.named[i]]
+            self.to_copy[i] = False
+            if counts[i] > self.max_length - row.position:
+                demand.too_long = i
+                break
+            need = self.c_blocks_for(row.position + counts[i])
+            last = self.c_block_of(row.position)
+            demand.tokens += counts[i]
+            demand.shown += need - min(row.clean, last)
+            demand.width = max(demand.width, need)
+            if need > row.num_blocks:
+                demand.blocks += need - row.num_blocks
+            if counts[i] > 0 and last * self.block_size != row.position:
+                block = self.c_table(self.named[i])[last]
+                if not self.c_is_writable(block):
+                    self.to_copy[i] = True
+                    records[block].refcount -= 1
+                    demand.copies += 1
+        if demand.copies > 0:
+            for i in range(n if demand.too_long < 0 else demand.too_long):
+                if self.to_copy[i]:
+                    last = self.c_block_of(self.rows[self.named[i]].position)
+                    records[self.c_table(self.named[i])[last]].refcount += 1
+        demand.blocks += demand.copies
+        return demand
+
+    cdef void c_fill(self, const int32_t *counts, int32_t n) noexcept nogil:
+        """Do what c_demand counted, and write every array of the step."""
+        cdef StepArrays *step = &self.buffers.c
+        cdef GroupArrays *group = &self.buffers.group.c
+        cdef Row *entry
+        cdef int32_t i, j, row, end, need, filled = 0
+        group.num_copies = group.num_new = group.num_diff = 0
+        step.num_sequences = n
+        step.qo_indptr[0] = 0
+        for i in range(n):
+            row = self.named[i]
+            entry = &self.rows[row]
+            end = entry.position + counts[i]
+            need = self.c_blocks_for(end)
+            entry.in_step = True
+            step.rows[i] = row
+            step.blocks_before[i] = entry.num_blocks
+            step.copied[i] = -1
+            if self.to_copy[i]:
+                self.c_copy_last_block(row, i)
+            if need > entry.num_blocks:
+                j = entry.num_blocks
+                self.c_append_blocks(row, need)
+                memcpy(group.new_blocks + group.num_new, self.c_table(row) + j, (need - j) * sizeof(int32_t))
+                group.num_new += need - j
+            self.c_show_table(row, i, need)
+            step.kv_lens[i] = end
+            step.kv_pads[i] = entry.pad
+            group.kv_starts[i] = entry.pad
+            self.c_fill_tokens(row, i, filled, counts[i])
+            filled += counts[i]
+            step.qo_indptr[i + 1] = filled
+        step.num_tokens = filled
+
+    cdef inline void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil:
+        """Slots, positions and owner of the row's new tokens, a block's worth at a time."""
+        cdef int64_t *slots = self.buffers.group.c.slots + first
+        cdef int64_t *positions = self.buffers.c.positions + first
+        cdef int32_t *token_seq = self.buffers.c.token_seq + first
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t size = self.block_size
+        cdef int32_t position = self.rows[row].position, pad = self.rows[row].pad
+        cdef int32_t logical = self.c_block_of(position)
+        cdef int32_t k = 0, stop
+        cdef int64_t base
+        while k < count:
+            stop = min(count, (logical + 1) * size - position)
+            base = (<int64_t>table[logical] - logical) * size + position     # slot of token k is base + k
+            while k < stop:
+                slots[k] = base + k
+                positions[k] = position - pad + k
+                token_seq[k] = i
+                k += 1
+            logical += 1
+
+    cdef void c_copy_last_block(self, int32_t row, int32_t i) noexcept nogil:
+        """Give the row a block of its own for the position it writes next.
+
+        The one place where a block becomes writable. The source keeps its reference, the step's now.
+        """
+        cdef GroupArrays *group = &self.buffers.group.c
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t j = self.c_block_of(self.rows[row].position)
+        cdef int32_t source = table[j]
+        cdef int32_t copy = self.pool.c_take(table[j - 1] if j > 0 else ZERO_BLOCK)
+        cdef size_t size = self.block_size
+        memcpy(self.index.tokens + copy * size, self.index.tokens + source * size, size * sizeof(int32_t))
+        table[j] = copy
+        self.c_spoil(row, j)
+        self.buffers.c.copied[i] = group.num_copies
+        group.copies[2 * group.num_copies] = source
+        group.copies[2 * group.num_copies + 1] = copy
+        group.num_copies += 1
+        self.num_copies += 1
+
+    cdef inline void c_show_table(self, int32_t row, int32_t i, int32_t shown) noexcept nogil:
+        """Bring place i of block_tables, and the diff, up to the row's first `shown` entries."""
+        cdef StepArrays *step = &self.buffers.c
+        cdef GroupArrays *group = &self.buffers.group.c
+        cdef Row *entry = &self.rows[row]
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t *place
+        cdef int32_t j, first = entry.clean
+        if first == shown and entry.place == i and step.held_rows[i] == row and group.shown[i] == shown:
+            return
+        place = group.block_tables + <size_t>i * group.width
+        if entry.place != i or step.held_rows[i] != row or group.shown[i] < first:
+            first = 0
+        for j in range(first, shown):
+            place[j] = table[j]
+        for j in range(shown, group.shown[i]):
+            place[j] = -1
+        for j in range(entry.clean, shown):
+            group.diff[3 * group.num_diff] = row
+            group.diff[3 * group.num_diff + 1] = j
+            group.diff[3 * group.num_diff + 2] = table[j]
+            group.num_diff += 1
+        entry.clean = shown
+        entry.place = i
+        step.held_rows[i] = row
+        group.shown[i] = shown
+
+    def commit(self, Step step not None, tokens, accepted=None):
+        """Close the step: its tokens count, and its full blocks can be found from here on.
+
+        Parameters
+        ----------
+        step : Step
+            The open step.
+        tokens : int32 [step.num_tokens] or None
+            Token ids in step order. None: they are not known; these sequences publish no more.
+
+        Returns
+        -------
+        int
+            Blocks newly published. A block whose content is published already is given up for that one.
+        """
+        cdef StepArrays *arrays = &self.buffers.c
+        cdef int32_t *copies = self.buffers.group.c.copies
+        cdef int32_t i, row, published = 0
+        cdef const int32_t[::1] given
+        if accepted is not None:
+            raise later("commit(accepted=)")
+        if tokens is not None:
+            given = int32_array(tokens, "tokens")
+            refuse_negative(given, "tokens")
+        with cython.critical_section(self.pool):
+            self.c_require_current(step)
+            if tokens is not None and given.shape[0] != arrays.num_tokens:
+                raise ValueError(f"{given.shape[0]} tokens for a step of {arrays.num_tokens}")
+            for i in range(arrays.num_sequences):
+                row = arrays.rows[i]
+                if self.rows[row].state == LIVE and arrays.kv_lens[i] > self.rows[row].position:
+                    if tokens is None:
+                        self.rows[row].publishes = False
+                    elif self.rows[row].publishes:
+                        self.c_store_tokens(row, &given[arrays.qo_indptr[i]], arrays.kv_lens[i] - self.rows[row].position)
+                    self.rows[row].position = arrays.kv_lens[i]
+                    published += self.c_publish(row)
+            for i in range(self.buffers.group.c.num_copies):
+                self.pool.c_decref(copies[2 * i])
+            self.c_close()
+        return published
+
+    cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil:
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t size = self.block_size
+        cdef int32_t position = self.rows[row].position
+        cdef int32_t logical = self.c_block_of(position)
+        cdef int32_t offset = position - logical * size, run
+        while count > 0:
+            run = min(count, size - offset)
+            memcpy(self.index.tokens + <size_t>table[logical] * size + offset, tokens, run * sizeof(int32_t))
+            tokens += run
+            count -= run
+            logical += 1
+            offset = 0
+
+    cdef int32_t c_publish(self, int32_t row) noexcept nogil:
+        """Publish the row's full blocks; equal content that is published already takes their place."""
+        cdef Row *entry = &self.rows[row]
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t j, block, node, published = 0
+        cdef uint64_t tag
+        cdef int32_t *tokens
+        while entry.publishes and (entry.num_published + 1) * <int64_t>self.block_size <= entry.position:
+            j = entry.num_published
+            block = table[j]
+            tokens = self.index.tokens + <size_t>block * self.block_size
+            tag = self.index.c_tag(entry.node, tokens)
+            node = self.index.c_find(entry.node, tag, tokens)
+            if node == NO_NODE:
+                node = self.index.c_insert(entry.node, tag, block)
+                if node == NO_NODE:         # no slot within the probe limit: later blocks would dangle
+                    entry.publishes = False
+                    break
+                self.pool.records[block].node = node
+                published += 1
+            else:
+                table[j] = self.index.blocks[node]
+                self.pool.c_incref(table[j])
+                self.pool.c_decref(block)
+                self.c_spoil(row, j)
+                self.num_adopted += 1
+            entry.node = node
+            entry.num_published += 1
+        return published
+
+    def abandon(self, Step step not None):
+        """Close the step as if it never was; only evictions stay."""
+        cdef StepArrays *arrays = &self.buffers.c
+        cdef int32_t *copies = self.buffers.group.c.copies
+        cdef int32_t i, row, pair, j
+        with cython.critical_section(self.pool):
+            self.c_require_current(step)
+            for i in range(arrays.num_sequences - 1, -1, -1):
+                row = arrays.rows[i]
+                self.c_drop_blocks(row, arrays.blocks_before[i])
+                pair = arrays.copied[i]
+                if pair >= 0:
+                    j = self.c_block_of(self.rows[row].position)
+                    self.pool.c_decref(copies[2 * pair + 1])
+                    self.c_table(row)[j] = copies[2 * pair]
+                    self.c_spoil(row, j)
+                    self.num_copies -= 1
+            self.c_close()
+
+    cdef int c_require_current(self, Step step) except -1:
+        if step.owner is not self:
+            raise ValueError("the step belongs to another table, or was made from arrays")
+        if step is not self.step:
+            raise StepClosed("this step was committed or abandoned before")
+        return 0
+
+    cdef int c_close(self) except -1:
+        """Shut the step's view, and let go of the rows that were released meanwhile."""
+        cdef int32_t i
+        for i in range(self.buffers.c.num_sequences):
+            self.c_finish_row(i)
+        self.step.buffers = None
+        self.step = None
+        return 0
+
+    cdef void c_finish_row(self, int32_t i) noexcept nogil:
+        cdef int32_t row = self.buffers.c.rows[i]
+        self.rows[row].in_step = False
+        if self.rows[row].state == DOOMED:
+            self.c_drop_blocks(row, 0)
+            self.c_close_row(row)
+
+    cdef dict c_references(self):
+        """Also what the open step holds: one reference to the source of each copy."""
+        cdef dict references = RowTable.c_references(self)
+        cdef int32_t pair
+        if self.step is not None:
+            for pair in range(self.buffers.group.c.num_copies):
+                source = self.buffers.group.c.copies[2 * pair]
+                references[source] = references.get(source, 0) + 1
+        return references

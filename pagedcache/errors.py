@@ -1,0 +1,102 @@
+"""Every exception that pagedcache raises on its own account.
+
+::
+
+    PagedCacheError
+    ├── OutOfBlocks            (MemoryError)    the pool has not enough usable blocks
+    ├── OutOfSequences         (MemoryError)    all ``max_sequences`` rows are in use
+    ├── InvalidSequence        (LookupError)    a stale, foreign or released handle
+    ├── InvalidBlock           (ValueError)     a block id out of range, free, or freed twice
+    ├── PositionReleased       (ValueError)     a position whose block a window has let go
+    ├── StepError              (RuntimeError)
+    │   ├── StepBusy                            ``steps_in_flight`` steps are open already
+    │   ├── StepOpen                            not legal for a sequence that an open step names
+    │   └── StepClosed                          a closed step was used, or the wrong step closed
+    ├── CacheClosed            (RuntimeError)   a verb on a closed cache
+    ├── ViewsOutstanding       (BufferError)    ``close()`` while arrays of the storage are in use
+    ├── UnknownBackend         (LookupError)    no installed backend has this name
+    ├── UnsupportedByBackend   (ValueError)     the backend lacks what the CacheSpec asks for
+    └── UnsupportedModel       (ValueError)     a model file that the runners cannot compute
+
+Each also derives from the built-in exception in brackets, so that callers who know nothing of
+pagedcache handle it rightly. Wrong arguments raise plain ``ValueError`` or ``TypeError``.
+A call that raises has changed nothing.
+"""
+
+__all__ = [
+    "CacheClosed",
+    "InvalidBlock",
+    "InvalidSequence",
+    "OutOfBlocks",
+    "OutOfSequences",
+    "PagedCacheError",
+    "PositionReleased",
+    "StepBusy",
+    "StepClosed",
+    "StepError",
+    "StepOpen",
+    "UnknownBackend",
+    "UnsupportedByBackend",
+    "UnsupportedModel",
+    "ViewsOutstanding",
+]
+
+
+class PagedCacheError(Exception):
+    """Base of every exception that pagedcache raises on its own account."""
+
+
+class OutOfBlocks(PagedCacheError, MemoryError):
+    """The pool has fewer usable blocks than the call needs; nothing was changed."""
+
+
+class OutOfSequences(PagedCacheError, MemoryError):
+    """All ``max_sequences`` rows of the table are in use; nothing was changed."""
+
+
+class InvalidSequence(PagedCacheError, LookupError):
+    """The handle names no live sequence of this cache: it was released, or is foreign."""
+
+
+class InvalidBlock(PagedCacheError, ValueError):
+    """The block id is out of range, or names a block that is free."""
+
+
+class PositionReleased(PagedCacheError, ValueError):
+    """The position lies before what the window has kept."""
+
+
+class StepError(PagedCacheError, RuntimeError):
+    """Base of the errors about open and closed steps."""
+
+
+class StepBusy(StepError):
+    """``steps_in_flight`` steps are open already: commit or abandon one first."""
+
+
+class StepOpen(StepError):
+    """The verb is not legal for a sequence that an open step names."""
+
+
+class StepClosed(StepError):
+    """The step was committed or abandoned before, or is not the next one to close."""
+
+
+class CacheClosed(PagedCacheError, RuntimeError):
+    """The cache was closed."""
+
+
+class ViewsOutstanding(PagedCacheError, BufferError):
+    """Arrays of the storage are still in use, so its memory cannot be given back."""
+
+
+class UnknownBackend(PagedCacheError, LookupError):
+    """No installed backend has this name."""
+
+
+class UnsupportedByBackend(PagedCacheError, ValueError):
+    """The backend lacks a dtype, size or variant that the CacheSpec asks for."""
+
+
+class UnsupportedModel(PagedCacheError, ValueError):
+    """The model file needs something that the model runners do not compute."""

@@ -1,0 +1,256 @@
+"""The llama architecture in NumPy: the arithmetic between the calls that read and write the KV cache.
+
+Every layer hands its new queries, keys and values to ``cache.attend``; no other place holds a key or a value, and
+nothing here knows which sequence a token belongs to, beyond its position. Weights are float32.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pagedcache.errors import UnsupportedModel
+from pagedcache.serving.models.gguf_file import GGUFFile
+from pagedcache.serving.models.llama_config import LlamaConfig
+from pagedcache.spec import CacheSpec
+
+Float32 = NDArray[np.float32]
+
+
+class NewTokens(Protocol):
+    """What the arithmetic needs of a ``Step``."""
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """[tokens], the place of each new token in its sequence."""
+
+    @property
+    def qo_indptr(self) -> NDArray[np.int32]:
+        """[n + 1], where each sequence's new tokens begin."""
+
+
+class Attends(Protocol):
+    """What the arithmetic needs of a ``KVCache``."""
+
+    def attend(self, layer: int, q: Any, k: Any, v: Any, step: Any) -> Any:
+        """Store k and v of the new tokens, then return what q attends to, [tokens, heads, v_head_dim]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """``x @ weight.T + bias``."""
+
+    weight: Float32  # [out, in]
+    bias: Float32 | None  # [out]
+
+    def __call__(self, x: Float32) -> Float32:
+        y = x @ self.weight.T
+        if self.bias is not None:
+            y += self.bias
+        return y
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaLayer:
+    """The weights of one layer."""
+
+    attn_norm: Float32  # [width]
+    attn_q: Linear  # width -> heads * head_dim
+    attn_k: Linear  # width -> kv_heads * head_dim
+    attn_v: Linear  # width -> kv_heads * v_head_dim
+    attn_output: Linear  # heads * v_head_dim -> width
+    ffn_norm: Float32  # [width]
+    ffn_gate: Linear  # width -> ffn_width
+    ffn_up: Linear  # width -> ffn_width
+    ffn_down: Linear  # ffn_width -> width
+
+
+class LlamaModel:
+    """A model of the llama architecture, computed in float32.
+
+    Parameters
+    ----------
+    config : LlamaConfig
+    embedding : ndarray of float32, shape [vocab, width]
+    layers : sequence of LlamaLayer
+    norm : ndarray of float32, shape [width]
+    head : ndarray of float32, shape [vocab, width]
+        The same array as `embedding` where the model ties them.
+    rope_factors : ndarray of float32, shape [rope_dim / 2], optional
+        What each rotation frequency is divided by (Llama 3.1 and later).
+
+    Examples
+    --------
+    >>> from pagedcache.serving.models import LlamaModel
+    >>> model = LlamaModel.from_gguf("model.gguf")                          # doctest: +SKIP
+    >>> spec = model.cache_spec(block_size=16)                              # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        embedding: Float32,
+        layers: Sequence[LlamaLayer],
+        norm: Float32,
+        head: Float32,
+        rope_factors: Float32 | None = None,
+    ) -> None:
+        self.config = config
+        self._embedding = embedding
+        self._layers = layers
+        self._norm = norm
+        self._head = head
+        self._rope_frequencies = config.rope_base ** -(np.arange(0, config.rope_dim, 2) / config.rope_dim)  # radians
+        if rope_factors is not None:
+            self._rope_frequencies /= rope_factors
+
+    @classmethod
+    def from_gguf(cls, file: GGUFFile) -> Self:
+        """Read the weights of a GGUF file, each dequantised to float32.
+
+        Raises
+        ------
+        UnsupportedModel
+            The file asks for arithmetic that is not here, lacks a tensor, or has one too many or of a wrong shape.
+        """
+        config = LlamaConfig.from_metadata(file.metadata)
+        weights = _Weights(file)
+        c = config
+        q, k, v = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.v_head_dim
+        embedding = weights.array("token_embd.weight", c.vocab, c.width)
+        layers = [
+            LlamaLayer(
+                attn_norm=weights.array(f"blk.{i}.attn_norm.weight", c.width),
+                attn_q=weights.linear(f"blk.{i}.attn_q", q, c.width),
+                attn_k=weights.linear(f"blk.{i}.attn_k", k, c.width),
+                attn_v=weights.linear(f"blk.{i}.attn_v", v, c.width),
+                attn_output=weights.linear(f"blk.{i}.attn_output", c.width, c.heads * c.v_head_dim),
+                ffn_norm=weights.array(f"blk.{i}.ffn_norm.weight", c.width),
+                ffn_gate=weights.linear(f"blk.{i}.ffn_gate", c.ffn_width, c.width),
+                ffn_up=weights.linear(f"blk.{i}.ffn_up", c.ffn_width, c.width),
+                ffn_down=weights.linear(f"blk.{i}.ffn_down", c.width, c.ffn_width),
+            )
+            for i in range(c.layers)
+        ]
+        norm = weights.array("output_norm.weight", c.width)
+        head = weights.optional("output.weight", c.vocab, c.width)
+        factors = weights.optional("rope_freqs.weight", c.rope_dim // 2)
+        weights.refuse_leftovers()
+        return cls(config, embedding, layers, norm, embedding if head is None else head, factors)
+
+    def cache_spec(self, *, dtype: str = "float32", block_size: int = 16) -> CacheSpec:
+        """Return the shape of the cache that this model's keys and values need."""
+        return self.config.cache_spec(dtype=dtype, block_size=block_size)
+
+    def forward(self, tokens: ArrayLike, step: NewTokens, cache: Attends, *, all_logits: bool = False) -> Float32:
+        """Run the new tokens of a step through the model.
+
+        Parameters
+        ----------
+        tokens : array_like of int, shape [tokens]
+            In the step's order.
+        step : Step
+            From ``cache.extend``; its owner commits it afterwards.
+        cache : KVCache
+            Made with :meth:`cache_spec`; it gets the keys and values of all layers.
+        all_logits : bool
+            Return the logits after every token, instead of after the last one of each sequence.
+
+        Returns
+        -------
+        ndarray of float32, shape [sequences, vocab] or [tokens, vocab]
+
+        Raises
+        ------
+        ValueError
+            A token id is outside of the vocabulary, or there are not as many as the step has new tokens.
+        """
+        ids = np.asarray(tokens)
+        if ids.shape != step.positions.shape:
+            raise ValueError(f"tokens has shape {ids.shape}; the step has {step.positions.shape[0]} new tokens")
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.config.vocab:
+            raise ValueError(
+                f"token ids reach from {ids.min()} to {ids.max()}; the vocabulary ends at {self.config.vocab - 1}"
+            )
+        angles = step.positions[:, None, None] * self._rope_frequencies
+        turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        x = self._embedding[ids]
+        for number, layer in enumerate(self._layers):
+            x += self._attention(number, layer, x, turn, step, cache)
+            h = self._normalise(x, layer.ffn_norm)
+            x += layer.ffn_down(_silu(layer.ffn_gate(h)) * layer.ffn_up(h))
+        if not all_logits:
+            x = x[step.qo_indptr[1:] - 1]
+        logits: Float32 = self._normalise(x, self._norm) @ self._head.T
+        return logits
+
+    def _attention(
+        self, number: int, layer: LlamaLayer, x: Float32, turn: tuple[Float32, Float32], step: NewTokens, cache: Attends
+    ) -> Float32:
+        c = self.config
+        h = self._normalise(x, layer.attn_norm)
+        q = _rotate(layer.attn_q(h).reshape(len(x), c.heads, c.head_dim), turn)
+        k = _rotate(layer.attn_k(h).reshape(len(x), c.kv_heads, c.head_dim), turn)
+        v = layer.attn_v(h).reshape(len(x), c.kv_heads, c.v_head_dim)
+        seen = cache.attend(number, q, k, v, step)
+        return layer.attn_output(seen.reshape(len(x), c.heads * c.v_head_dim))
+
+    def _normalise(self, x: Float32, weight: Float32) -> Float32:
+        """Scale each token to a root mean square of 1 (RMSNorm)."""
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(mean_square + np.float32(self.config.eps)) * weight
+
+
+def _rotate(x: Float32, turn: tuple[Float32, Float32]) -> Float32:
+    """Rotate the pairs (0, 1), (2, 3), ... of each head by their token's angles, in place (RoPE).
+
+    GGUF files of this architecture have the rows of the q and k weights permuted so that pairs lie side by side.
+    """
+    cos, sin = turn
+    pairs = x[..., : 2 * cos.shape[-1]]
+    a, b = pairs[..., 0::2].copy(), pairs[..., 1::2].copy()
+    pairs[..., 0::2] = a * cos - b * sin
+    pairs[..., 1::2] = a * sin + b * cos
+    return x
+
+
+def _silu(x: Float32) -> Float32:
+    with np.errstate(over="ignore"):  # exp(-x) is inf for very negative x, and x / inf is right
+        return x / (1 + np.exp(-x))
+
+
+class _Weights:
+    """Takes tensors out of a file by name and expected shape, and tells which ones nobody took."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._file = file
+        self._left = set(file.tensors)
+
+    def array(self, name: str, *shape: int) -> Float32:
+        array = self.optional(name, *shape)
+        if array is None:
+            raise UnsupportedModel(f"{self._file.path}: the tensor {name!r} is missing")
+        return array
+
+    def optional(self, name: str, *shape: int) -> Float32 | None:
+        if name not in self._left:
+            return None
+        found = self._file.tensors[name].shape
+        if found != shape:
+            raise UnsupportedModel(
+                f"{self._file.path}: the tensor {name!r} has shape {found}; the metadata say {shape}"
+            )
+        self._left.remove(name)
+        return self._file.float32(name)
+
+    def linear(self, name: str, outputs: int, inputs: int) -> Linear:
+        return Linear(self.array(f"{name}.weight", outputs, inputs), self.optional(f"{name}.bias", outputs))
+
+    def refuse_leftovers(self) -> None:
+        if self._left:
+            names = ", ".join(sorted(self._left)[:3])
+            raise UnsupportedModel(
+                f"{self._file.path}: {len(self._left)} tensors have no place in a llama model ({names})"
+            )

@@ -1,0 +1,83 @@
+"""What a generation returns: the texts, and what they took of the cache's memory."""
+
+from dataclasses import dataclass, field
+
+from pagedcache.core import CacheStats
+from pagedcache.spec import CacheSpec
+
+
+@dataclass(slots=True)
+class Completion:
+    """One generated text."""
+
+    prompt: int  # index of the prompt
+    sample: int  # 0 <= sample < n
+    tokens: list[int] = field(default_factory=list)  # without the token that ended the text
+    text: str = ""
+    ended: bool = False  # the model ended the text, rather than max_tokens or the model's context
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The cache at one moment."""
+
+    sequences: int = 0  # live ones
+    tokens: int = 0  # stored by them; a shared one counts for each sequence that has it
+    blocks: int = 0  # held by them; a shared one counts once
+    shared: int = 0  # of these, held by several
+    blocks_alone: int = 0  # that they would hold if they shared nothing
+    reserved: int = 0  # tokens that a contiguous cache has to set aside: each prompt and the most that may follow it
+
+
+@dataclass(slots=True)
+class Report:
+    """What a generation did, and what its cache held at the fullest moment."""
+
+    spec: CacheSpec
+    context: int  # tokens, the longest sequence that the model was trained for
+    prompt_tokens: int = 0
+    reused_tokens: int = 0  # of these, found in the prefix cache and not computed
+    new_tokens: int = 0
+    copied: int = 0  # blocks copied because a shared one was to be written
+    prefill_seconds: float = 0.0  # in steps that had prompt tokens
+    decode_seconds: float = 0.0  # in all others
+    decode_tokens: int = 0  # that these others computed
+    peak: Moment = field(default_factory=Moment)
+
+    @property
+    def paged_nbytes(self) -> int:
+        """Bytes of the blocks held at the fullest moment."""
+        return self.peak.blocks * self.spec.bytes_per_block
+
+    @property
+    def contiguous_nbytes(self) -> int:
+        """Bytes of a contiguous cache in which each of these sequences reserves its prompt and max_tokens."""
+        return self.peak.reserved * self.spec.bytes_per_token
+
+    @property
+    def context_nbytes(self) -> int:
+        """Bytes of a contiguous cache in which each of these sequences reserves the model's whole context."""
+        return self.peak.sequences * self.context * self.spec.bytes_per_token
+
+    def observe(self, stats: CacheStats, lengths: list[int], reserved: int) -> None:
+        """Keep this moment if it is the fullest so far.
+
+        Parameters
+        ----------
+        stats : CacheStats
+        lengths : list of int
+            Tokens of each live sequence.
+        reserved : int
+            See :class:`Moment`.
+        """
+        if stats.used > self.peak.blocks:
+            alone = sum(self.spec.blocks_per_sequence(length) for length in lengths)
+            self.peak = Moment(len(lengths), sum(lengths), stats.used, stats.shared, alone, reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """All generated texts, sample by sample and prompt by prompt, and what they took."""
+
+    completions: list[Completion]
+    report: Report
