@@ -82,5 +82,6 @@ setup(
     package_dir={"": "."},  # makes an editable install a plain path entry, which mypy, IDEs and cimports understand
     include_package_data=False,  # or the wheel would carry whatever the sdist does
     package_data={"": ["*.pyi", "*.pxd", "*.h"], "pagedcache": ["py.typed", "include/*.h"]},
+    options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize_strictly([extension(pyx) for pyx in sorted(Path("pagedcache").glob("*/*.pyx"))]),
 )

@@ -48,7 +48,8 @@ def weights(seed=0, *, biases=False, tied=True, rope_factors=False):
         for name in ("attn_norm", "ffn_norm"):
             tensors[f"blk.{layer}.{name}.weight"] = 1 + 0.1 * normal(s["width"])
         for name, shape in shapes.items():
-            tensors[f"blk.{layer}.{name}.weight"] = normal(*shape)
+            # Strong layers, so that what a text goes on with depends on more than its last token.
+            tensors[f"blk.{layer}.{name}.weight"] = 3 * normal(*shape)
             if biases:
                 tensors[f"blk.{layer}.{name}.bias"] = normal(shape[0])
     if not tied:

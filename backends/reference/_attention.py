@@ -16,10 +16,13 @@ of weights and weighted sum of V are carried along, and fade when a larger score
 and Gimelshein, 2018). Panels, stretches and tiles follow from the sequence's own lengths alone.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from pagedcache.backends.reference._formats import widened
+from pagedcache.backends.reference._memory import Scratch
 from pagedcache.backends.reference._storage import NumpyStorage
 
 __all__ = ["LayerReader", "attend_sequence"]
@@ -33,7 +36,7 @@ Int64 = npt.NDArray[np.int64]
 SERIAL_PRODUCT = 2**18
 ROW_TILES = (4, 32)  # smallest and largest
 KEY_TILES = (32, 512)  # smallest and largest; the last tile of a sequence is a multiple of the smallest
-WORKING_SET = 2**20  # float32 values of scores, and of K, to hold at a time
+WORKING_SET = 2**18  # float32 values of scores, and of K, to hold at a time
 
 LOWEST = np.finfo(np.float32).min  # stands for the largest of no scores; -inf would give inf - inf
 
@@ -41,7 +44,8 @@ LOWEST = np.finfo(np.float32).min  # stands for the largest of no scores; -inf w
 class LayerReader:
     """The K and V of one layer, read by rows of one token (NHD) or one token and head (HND)."""
 
-    def __init__(self, storage: NumpyStorage, layer: int) -> None:
+    def __init__(self, storage: NumpyStorage, layer: int, scratch: Scratch) -> None:
+        self.scratch = scratch
         spec = storage.spec
         key, value = storage.raw(layer)
         self.kv_heads, self.head_dim, self.v_head_dim = spec.kv_heads, spec.head_dim, spec.v_head_dim
@@ -62,15 +66,23 @@ class LayerReader:
         return rows + self._heads if self._by_head else rows
 
     def read(self, rows: Int64, size: int) -> tuple[Float32, Float32]:
-        """Return K [heads, size, head_dim] and V [heads, size, v_head_dim], zero beyond the given rows."""
+        """Return K [heads, size, head_dim] and V [heads, size, v_head_dim], zero beyond the given rows.
+
+        Both are valid until the next call.
+        """
         count = rows.shape[-1]
-        padded = np.empty((*rows.shape[:-1], size), np.int64)
+        padded = self.scratch.array("rows", (*rows.shape[:-1], size), np.int64)
         padded[..., :count] = rows
         padded[..., count:] = rows[..., -1:]  # read again in place of rows that do not exist
-        return self._gathered(self._key, padded, count), self._gathered(self._value, padded, count)
+        return self._gathered("K", self._key, padded, count), self._gathered("V", self._value, padded, count)
 
-    def _gathered(self, plane: npt.NDArray[np.generic], rows: Int64, count: int) -> Float32:
-        tokens = widened(plane.take(rows, axis=0))
+    def _gathered(self, name: str, plane: npt.NDArray[Any], rows: Int64, count: int) -> Float32:
+        shape = (*rows.shape, *plane.shape[1:])
+        # mode="clip" writes straight to `out`; step_rows has found every row within the plane.
+        stored = plane.take(rows, axis=0, out=self.scratch.array(name, shape, plane.dtype.type), mode="clip")
+        tokens = stored
+        if stored.dtype != np.float32:
+            tokens = widened(stored, out=self.scratch.array(name, shape, np.float32))
         tokens = tokens if self._by_head else tokens.transpose(1, 0, 2)
         tokens[:, count:] = 0
         return tokens
@@ -143,7 +155,7 @@ def _attend_panel(
         key, value = layer.read(rows[..., begin : begin + count], num_parts * part)
         live = max(0, begin - first) * group // row_tile  # the first row tile that sees any of these keys
 
-        scores = _scores(packed[:, live:], key, part)
+        scores = _scores(packed[:, live:], key, part, layer.scratch)
         scores[..., count:] = -np.inf
         if begin + count - 1 > first:  # not every query sees all of these keys
             row = np.arange(live * row_tile, num_tiles * row_tile).reshape(-1, row_tile, 1)
@@ -158,27 +170,29 @@ def _attend_panel(
         total[:, live:] *= fade
         total[:, live:] += weights.sum(axis=-1, keepdims=True)
         acc[:, live:] *= fade
-        acc[:, live:] += _weighted(weights, value, part)
+        acc[:, live:] += _weighted(weights, value, part, layer.scratch)
 
     lse[...] = _unpacked(top + np.log(total), queries, q_heads)[..., 0]
     acc /= np.where(total == 0, np.float32(1), total)
     out[...] = _unpacked(acc, queries, q_heads)
 
 
-def _scores(packed: Float32, key: Float32, part: int) -> Float32:
+def _scores(packed: Float32, key: Float32, part: int, scratch: Scratch) -> Float32:
     """[heads, row tiles, row_tile, d], [heads, keys, d] -> [heads, row tiles, row_tile, keys]."""
     heads, num_tiles, row_tile, width = packed.shape
-    scores = np.empty((heads, num_tiles, row_tile, key.shape[1]), np.float32)
+    scores = scratch.array("scores", (heads, num_tiles, row_tile, key.shape[1]), np.float32)
     by_part = scores.reshape(heads, num_tiles, row_tile, -1, part).swapaxes(2, 3)
     np.matmul(packed[:, :, None], key.reshape(heads, 1, -1, part, width).swapaxes(3, 4), out=by_part)
     return scores
 
 
-def _weighted(weights: Float32, value: Float32, part: int) -> Float32:
+def _weighted(weights: Float32, value: Float32, part: int, scratch: Scratch) -> Float32:
     """[heads, row tiles, row_tile, keys], [heads, keys, v_d] -> [heads, row tiles, row_tile, v_d]."""
     heads, num_tiles, row_tile, _ = weights.shape
     by_part = weights.reshape(heads, num_tiles, row_tile, -1, part).swapaxes(2, 3)
-    sums: Float32 = by_part @ value.reshape(heads, 1, -1, part, value.shape[2])
+    by_key = value.reshape(heads, 1, -1, part, value.shape[2])
+    sums = scratch.array("sums", (*by_part.shape[:-1], value.shape[2]), np.float32)
+    np.matmul(by_part, by_key, out=sums)
     return sums.sum(axis=2) if sums.shape[2] > 1 else sums[:, :, 0]
 
 

@@ -13,6 +13,7 @@ from pagedcache.backends.reference._arguments import output, step_rows
 from pagedcache.backends.reference._arguments import slots as _slots
 from pagedcache.backends.reference._attention import LayerReader, attend_sequence
 from pagedcache.backends.reference._formats import is_bfloat16, narrowed, numbers, put, widened
+from pagedcache.backends.reference._memory import Scratch
 from pagedcache.backends.reference._storage import NumpyStorage
 from pagedcache.spec import CacheSpec
 
@@ -45,6 +46,9 @@ class NumpyBackend:
         precisions=dict.fromkeys(DTYPES, "exact"),
         synchronous=True,
     )
+
+    def __init__(self) -> None:
+        self._scratch = Scratch()
 
     def allocate(
         self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Any]] | None = None
@@ -139,7 +143,7 @@ class NumpyBackend:
         single = result if result.dtype == np.float32 else np.empty(shape, np.float32)
         scaled = widened(queries) * np.float32(factor)
 
-        reader = LayerReader(storage, layer)
+        reader = LayerReader(storage, layer, self._scratch)
         with np.errstate(all="ignore"):  # infinities and NaN of live tokens take their course
             for begin, end, start, kv_len, table in zip(*rows, strict=True):
                 if begin < end:

@@ -50,8 +50,9 @@ def _convert(values: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     if array.size == 0 and array.dtype.kind in "iuf":  # an empty list becomes float64
         return np.empty(0, dtype)
     if array.dtype.kind not in "iu":
-        if array.dtype.kind == "O" and all(isinstance(value, int) for value in array):
-            raise ValueError(f"{name} holds an integer beyond 64 bits: {max(array, key=abs)}")
+        if not isinstance(values, np.ndarray) and all(type(value) is int for value in values):
+            # NumPy makes objects, or even floats, of integers beyond int64
+            raise ValueError(f"{name} holds {max(values, key=abs)}, which does not fit {dtype}")
         raise TypeError(f"{name} must be integers, not {array.dtype}: convert them explicitly")
     limits = np.iinfo(dtype)
     low, high = int(array.min()), int(array.max())

@@ -44,6 +44,9 @@ def checked_step_arrays(
     if slots is None:
         blocks = tables[token_seq, np.maximum(coordinates, 0) // block_size].astype(np.int64) if tokens else coordinates
         slots = np.where(coordinates >= 0, blocks * block_size + coordinates % block_size, -1)
+    live = np.arange(tables.shape[1]) < -(-lens[:, None] // np.int32(block_size))
+    if (tables[live] < 0).any():
+        raise ValueError(f"block_tables holds {tables[live].min()} within the blocks that kv_lens covers")
     arrays = {
         "block_tables": tables,
         "kv_lens": lens,

@@ -24,13 +24,20 @@ cdef class BlockPool:
     cdef PrefixIndex index              # None until a SequenceTable brings one
 
     cdef void c_make_vacant(self, int32_t count) noexcept nogil
-    cdef int32_t c_take(self, int32_t after) noexcept nogil
+    cdef void c_take(self, int32_t after, int32_t count, int32_t *out) noexcept nogil
     cdef int32_t c_surface(self) noexcept nogil
     cdef void c_open_group(self, int32_t group, int32_t taken) noexcept nogil
     cdef void c_stack_single(self, int32_t block) noexcept nogil
     cdef void c_put(self, int32_t block) noexcept nogil
     cdef int c_attach(self, PrefixIndex index) except -1
-    cdef int c_require_held(self, int32_t block) except -1
+    cdef void c_stack_group(self, int32_t group) noexcept nogil
+    cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil
+    cdef bint c_is_lone_group(self, const int32_t *blocks) noexcept nogil
+    cdef void c_put_group(self, int32_t first) noexcept nogil
+    cdef int32_t c_count_down(
+        self, const int32_t *ids, int32_t n, int32_t *last_held, int32_t *free_now
+    ) noexcept nogil
+    cdef int c_detach(self) except -1
     cdef int c_check_order(self) except -1
     cpdef check(self)
 

@@ -34,6 +34,15 @@ from pagedcache.core._convert import int32_array
 from pagedcache.errors import InvalidBlock, OutOfBlocks
 
 
+def block_ids(values):
+    """int32 [n] of block ids; what is no int32 is no block."""
+    try:
+        return int32_array(values, "blocks")
+    except ValueError as error:
+        raise InvalidBlock(str(error)) from None
+
+
+@cython.no_gc_clear    # a table that is collected still gives its blocks back
 cdef class BlockPool:
     """Reference-counted ids of `num_blocks` blocks.
 
@@ -107,21 +116,33 @@ cdef class BlockPool:
             self.c_put(block)
             self.evictions += 1
 
-    cdef int32_t c_take(self, int32_t after) noexcept nogil:
-        """A vacant block with one reference, if possible the one that follows `after` (0: any).
+    cdef void c_take(self, int32_t after, int32_t count, int32_t *out) noexcept nogil:
+        """`count` vacant blocks with one reference each, if possible those that follow `after` (0: any).
 
-        The caller has made a block vacant before.
+        The caller has made as many vacant before. Whole groups go at once: most blocks of a prompt.
         """
-        cdef int32_t block = after + 1
-        if after == ZERO_BLOCK or block > self.num_blocks or not self.c_is_vacant(block):
-            block = self.c_surface()
-        cdef int32_t group = block // GROUP
-        if self.group_vacant[group] == GROUP:
-            self.c_open_group(group, block)
-        self.group_vacant[group] -= 1
-        self.num_vacant -= 1
-        self.records[block].refcount = 1
-        return block
+        cdef BlockRecord *records = self.records
+        cdef int32_t block = after, group, k = 0
+        while k < count:
+            block += 1
+            if block == 1 or block > self.num_blocks or not self.c_is_vacant(block):
+                block = self.c_surface()
+            group = block // GROUP
+            if count - k >= GROUP and block % GROUP == 0 and self.group_vacant[group] == GROUP:
+                self.group_vacant[group] = 0
+                self.num_vacant -= GROUP
+                for block in range(block, block + GROUP):
+                    records[block].refcount = 1
+                    out[k] = block
+                    k += 1
+                continue
+            if self.group_vacant[group] == GROUP:
+                self.c_open_group(group, block)
+            self.group_vacant[group] -= 1
+            self.num_vacant -= 1
+            records[block].refcount = 1
+            out[k] = block
+            k += 1
 
     cdef int32_t c_surface(self) noexcept nogil:
         """The first block of a wholly vacant group, or else a single one; drops stale entries."""
@@ -159,15 +180,57 @@ cdef class BlockPool:
         self.group_vacant[group] += 1
         if self.group_vacant[group] < GROUP:
             self.c_stack_single(block)
-        elif not self.is_group_stacked[group]:
+        else:
+            self.c_stack_group(group)
+
+    cdef inline void c_stack_group(self, int32_t group) noexcept nogil:
+        if not self.is_group_stacked[group]:
             self.is_group_stacked[group] = True
             self.groups[self.num_groups] = group
             self.num_groups += 1
+
+    cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil:
+        """Drop one reference to each of `count` blocks, the last first; how many became usable."""
+        cdef int32_t k = count, usable = 0
+        while k > 0:
+            if k >= GROUP and self.c_is_lone_group(blocks + k - GROUP):
+                k -= GROUP
+                usable += GROUP
+                self.c_put_group(blocks[k])
+            else:
+                k -= 1
+                usable += self.c_decref(blocks[k])
+        return usable
+
+    cdef inline bint c_is_lone_group(self, const int32_t *blocks) noexcept nogil:
+        """Whether these four blocks are an aligned group that one holder has, unpublished."""
+        cdef int32_t first = blocks[0], k
+        if first % GROUP != 0:
+            return False
+        for k in range(GROUP):
+            if (blocks[k] != first + k or self.records[first + k].refcount != 1
+                    or self.records[first + k].node != NO_NODE):
+                return False
+        return True
+
+    cdef void c_put_group(self, int32_t first) noexcept nogil:
+        cdef int32_t k
+        for k in range(GROUP):
+            self.records[first + k].refcount = 0
+        self.num_vacant += GROUP
+        self.group_vacant[first // GROUP] = GROUP
+        self.c_stack_group(first // GROUP)
 
     cdef int c_attach(self, PrefixIndex index) except -1:
         if self.index is not None:
             raise ValueError("the pool has a SequenceTable already; give each table a pool of its own")
         self.index = index
+        return 0
+
+    cdef int c_detach(self) except -1:
+        """The table is gone, and its references with it: nothing can be found any more."""
+        self.c_make_vacant(self.c_usable())
+        self.index = None
         return 0
 
     # -- the Python face --------------------------------------------------------------------------
@@ -215,7 +278,7 @@ cdef class BlockPool:
         OutOfBlocks
             Fewer than `count` blocks are usable; nothing was changed.
         """
-        cdef int32_t i, n, block = ZERO_BLOCK
+        cdef int32_t n
         if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
             raise TypeError(f"count must be an int, not {type(count).__name__}")
         if count < 0:
@@ -225,12 +288,11 @@ cdef class BlockPool:
         n = count
         ids = np.empty(n, np.int32)
         cdef int32_t[::1] out = ids
-        self.c_make_vacant(n)
-        for i in range(n):
-            block = self.c_take(block)
-            out[i] = block
-        self.external_refs += n
-        self.c_note_peak()
+        if n > 0:
+            self.c_make_vacant(n)
+            self.c_take(ZERO_BLOCK, n, &out[0])
+            self.external_refs += n
+            self.c_note_peak()
         return ids
 
     @cython.critical_section
@@ -242,10 +304,13 @@ cdef class BlockPool:
         InvalidBlock
             An id is out of range or names a block that nobody holds; nothing was changed.
         """
-        cdef const int32_t[::1] ids = int32_array(blocks, "blocks")
+        cdef const int32_t[::1] ids = block_ids(blocks)
         cdef Py_ssize_t i
         for i in range(ids.shape[0]):
-            self.c_require_held(ids[i])
+            if not 1 <= ids[i] <= self.num_blocks:
+                raise InvalidBlock(f"block {ids[i]} is out of range; ids are 1..{self.num_blocks}")
+            if self.records[ids[i]].refcount <= 0:
+                raise InvalidBlock(f"block {ids[i]} is not held: it was freed before, or never allocated")
         for i in range(ids.shape[0]):
             self.records[ids[i]].refcount += 1
         self.external_refs += ids.shape[0]
@@ -264,33 +329,45 @@ cdef class BlockPool:
         InvalidBlock
             An id is out of range, or named more often than it is held; nothing was changed.
         """
-        cdef const int32_t[::1] ids = int32_array(blocks, "blocks")
-        cdef Py_ssize_t i, done = 0
-        cdef int32_t usable = 0
-        try:
-            for i in range(ids.shape[0]):
-                self.c_require_held(ids[i])
-                self.records[ids[i]].refcount -= 1
-                done += 1
-        finally:
-            for i in range(done):
+        cdef const int32_t[::1] ids = block_ids(blocks)
+        cdef int32_t n = <int32_t>min(ids.shape[0], <Py_ssize_t>INT32_MAX), i, wrong, free_now = 0, usable
+        cdef int32_t *last_held = <int32_t *>malloc(n * sizeof(int32_t) + 1)
+        if not last_held:
+            raise MemoryError(f"no memory to drop {n} blocks")
+        wrong = self.c_count_down(&ids[0] if n else NULL, n, last_held, &free_now)
+        if wrong >= 0:
+            for i in range(wrong):
                 self.records[ids[i]].refcount += 1
-        for i in range(ids.shape[0] - 1, -1, -1):
-            usable += self.c_decref(ids[i])
-        self.external_refs -= ids.shape[0]
+            free(last_held)
+            if not 1 <= ids[wrong] <= self.num_blocks:
+                raise InvalidBlock(f"block {ids[wrong]} is out of range; ids are 1..{self.num_blocks}")
+            raise InvalidBlock(f"block {ids[wrong]} is dropped more often than it is held: freed before, or never taken")
+        for i in range(free_now):       # counted down to 0: one reference is put back, and dropped for good
+            self.records[last_held[i]].refcount = 1
+        usable = self.c_drop(last_held, free_now)
+        free(last_held)
+        self.external_refs -= n
         return usable
 
-    cdef int c_require_held(self, int32_t block) except -1:
-        if not 1 <= block <= self.num_blocks:
-            raise InvalidBlock(f"block {block} is out of range; ids are 1..{self.num_blocks}")
-        if self.records[block].refcount <= 0:
-            raise InvalidBlock(f"block {block} is not held: it was freed before, or never allocated")
-        return 0
+    cdef int32_t c_count_down(
+        self, const int32_t *ids, int32_t n, int32_t *last_held, int32_t *free_now
+    ) noexcept nogil:
+        """Take one off each refcount and list those that reach 0; the index of the first wrong id, or -1."""
+        cdef BlockRecord *records = self.records
+        cdef int32_t i, listed = 0
+        for i in range(n):
+            if not 1 <= ids[i] <= self.num_blocks or records[ids[i]].refcount <= 0:
+                return i
+            records[ids[i]].refcount -= 1
+            last_held[listed] = ids[i]
+            listed += records[ids[i]].refcount == 0
+        free_now[0] = listed
+        return -1
 
     @cython.critical_section
     def refcount(self, block):
         """References to one block id, 1..num_blocks."""
-        cdef const int32_t[::1] ids = int32_array([block], "block")
+        cdef const int32_t[::1] ids = block_ids([block])
         if not 1 <= ids[0] <= self.num_blocks:
             raise InvalidBlock(f"block {block} is out of range; ids are 1..{self.num_blocks}")
         return self.records[ids[0]].refcount

@@ -12,6 +12,7 @@ behind one that continues it. Entries beyond num_blocks are not read.
 
 import os
 
+cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -68,6 +69,7 @@ def later(str what):
     return NotImplementedError(f"{what} is not built yet; see the CHANGELOG for what this release has")
 
 
+@cython.no_gc_clear    # __dealloc__ needs the pool
 cdef class RowTable:
     """Handles, rows and block tables of up to `max_sequences` sequences; see SequenceTable."""
 
@@ -97,6 +99,12 @@ cdef class RowTable:
         self.pool = pool
 
     def __dealloc__(self):
+        cdef int32_t row
+        if self.pool is not None:       # gets its blocks back
+            for row in range(self.max_sequences):
+                if self.rows[row].state != VACANT:
+                    self.c_drop_blocks(row, 0)
+            self.pool.c_detach()
         free(self.rows)
         free(self.vacant)
         free(self.named)
@@ -198,23 +206,18 @@ cdef class RowTable:
     cdef void c_append_blocks(self, int32_t row, int32_t num_blocks) noexcept nogil:
         """Extend the row to `num_blocks` blocks; the caller has made enough blocks vacant."""
         cdef int32_t *table = self.c_table(row)
-        cdef int32_t j = self.rows[row].num_blocks
-        cdef int32_t last = table[j - 1] if j > 0 else ZERO_BLOCK
-        while j < num_blocks:
-            last = self.pool.c_take(last)
-            table[j] = last
-            j += 1
-        self.rows[row].num_blocks = j
+        cdef int32_t have = self.rows[row].num_blocks
+        self.pool.c_take(table[have - 1] if have > 0 else ZERO_BLOCK, num_blocks - have, table + have)
+        self.rows[row].num_blocks = num_blocks
 
     cdef int32_t c_drop_blocks(self, int32_t row, int32_t keep) noexcept nogil:
         """Drop the row's blocks beyond the first `keep`, tail first; how many became usable."""
-        cdef int32_t *table = self.c_table(row)
-        cdef int32_t j, usable = 0
-        for j in range(self.rows[row].num_blocks - 1, keep - 1, -1):
-            usable += self.pool.c_decref(table[j])
-        self.rows[row].num_blocks = min(self.rows[row].num_blocks, keep)
+        cdef int32_t extra = self.rows[row].num_blocks - keep
+        if extra <= 0:
+            return 0
+        self.rows[row].num_blocks = keep
         self.c_spoil(row, keep)
-        return usable
+        return self.pool.c_drop(self.c_table(row) + keep, extra)
 
     cdef void c_unpublish_row(self, int32_t row, int32_t keep) noexcept nogil:
         """Walk the row's place in the index back to its first `keep` blocks; the index stays as it is."""

@@ -10,4 +10,5 @@ cdef class SequenceTable(StepTable):
     cdef int32_t c_admit(
         self, const int32_t *tokens, int64_t length, int64_t pad, int64_t reserve, int32_t *status
     ) noexcept nogil
+    cdef const int32_t[::1] c_positions(self, Py_ssize_t n)
     cdef const int32_t[::1] c_cuts(self, at, Py_ssize_t n, str name)

@@ -5,7 +5,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memcpy
 
 from pagedcache.core.records cimport NO_NODE
-from pagedcache.core.row_table cimport DOOMED, LIVE
+from pagedcache.core.row_table cimport DOOMED, LIVE, Row
 from pagedcache.core.step_table cimport StepTable
 
 import numpy as np
@@ -21,6 +21,7 @@ cdef enum:
     NEVER_FITS = 2
 
 
+@cython.no_gc_clear
 cdef class SequenceTable(StepTable):
     """Block tables of many sequences over one pool, with a prefix index; no K/V bytes.
 
@@ -163,7 +164,7 @@ cdef class SequenceTable(StepTable):
             Leading tokens of each prompt whose K/V is there.
         """
         cdef Py_ssize_t i
-        cdef int64_t length, longest = 0
+        cdef int64_t length, most
         cdef int32_t last, hits
         if namespace is not None or keys is not None:
             raise later("match(namespace=, keys=)")
@@ -171,17 +172,14 @@ cdef class SequenceTable(StepTable):
         cdef const int32_t[::1] tokens = flat
         cdef const int64_t[::1] indptr = ends
         refuse_negative(tokens, "prompts")
-        for i in range(indptr.shape[0] - 1):
-            longest = max(longest, indptr[i + 1] - indptr[i])
-        cdef int32_t[::1] blocks = np.empty(longest // self.block_size + 1, np.int32)
+        cdef int32_t[::1] blocks = np.empty(self.pool.num_blocks, np.int32)
         cdef int32_t[::1] cached = np.zeros(indptr.shape[0] - 1, np.int32)
         with cython.critical_section(self.pool):
             for i in range(cached.shape[0]):
-                length = min(indptr[i + 1] - indptr[i], <int64_t>self.max_length)
+                length = indptr[i + 1] - indptr[i]
                 if length > 1:
-                    hits = self.index.c_match(
-                        &tokens[0] + indptr[i], <int32_t>((length - 1) // self.block_size), &blocks[0], &last
-                    )
+                    most = min((length - 1) // self.block_size, <int64_t>self.pool.num_blocks)
+                    hits = self.index.c_match(&tokens[0] + indptr[i], <int32_t>most, &blocks[0], &last)
                     cached[i] = hits * self.block_size
         return cached.base
 
@@ -222,7 +220,7 @@ cdef class SequenceTable(StepTable):
                     f"{m * per_parent} rows wanted, {self.num_vacant} of {self.max_sequences} are vacant; release "
                     "sequences, or make the cache with a larger max_sequences"
                 )
-            cut = self.c_cuts(at, m, "at")
+            cut = self.c_positions(m) if at is None else self.c_cuts(at, m, "at")
             children = np.empty((m, per_parent), np.int64)
             for i in range(m):
                 row = self.named[i]
@@ -272,21 +270,24 @@ cdef class SequenceTable(StepTable):
                 self.rows[row].position = cut[i]
             return usable
 
+    cdef const int32_t[::1] c_positions(self, Py_ssize_t n):
+        """Present positions of the named rows."""
+        cdef int32_t[::1] positions = np.empty(n, np.int32)
+        cdef Py_ssize_t i
+        for i in range(n):
+            positions[i] = self.rows[self.named[i]].position
+        return positions
+
     cdef const int32_t[::1] c_cuts(self, at, Py_ssize_t n, str name):
         """Positions to cut the named rows at, each between the row's pad and its position."""
+        cdef const int32_t[::1] cuts = per_sequence(at, n, name)
         cdef Py_ssize_t i
-        cdef int32_t[::1] present = np.empty(n, np.int32)
-        cdef const int32_t[::1] cuts
+        cdef Row *row
         for i in range(n):
-            present[i] = self.rows[self.named[i]].position
-        if at is None:
-            return present
-        cuts = per_sequence(at, n, name)
-        for i in range(n):
-            if not self.rows[self.named[i]].pad <= cuts[i] <= present[i]:
+            row = &self.rows[self.named[i]]
+            if not row.pad <= cuts[i] <= row.position:
                 raise ValueError(
-                    f"{name} is {cuts[i]} for entry {i}; it must be {self.rows[self.named[i]].pad} (its pad) to "
-                    f"{present[i]} (its position)"
+                    f"{name} is {cuts[i]} for entry {i}; it must be {row.pad} (its pad) to {row.position} (its position)"
                 )
         return cuts
 

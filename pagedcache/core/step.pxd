@@ -23,16 +23,15 @@ cdef struct StepArrays:             # what all layer groups share, and what undo
     int32_t *kv_lens                # [max_sequences] end coordinate after the step
     int32_t *kv_pads                # [max_sequences]
     int32_t *rows                   # [max_sequences] the handles' table rows
-    int32_t *held_rows              # [max_sequences] whose table stands at this place of block_tables, or -1
+    int32_t *held_rows              # [max_sequences] table row that stands at this place; past the step's, one that did, or -1
     int32_t *blocks_before          # [max_sequences] blocks of the row before this step
-    int32_t *copied                 # [max_sequences] this row's pair in copies, or -1
+    int32_t *copiers                # [max_sequences] for each pair in copies, the place of the row it is for
     int64_t *positions              # [tokens]
     int32_t *token_seq              # [tokens]
 
 
 cdef class Buffers:
     cdef dict arrays                # the NumPy arrays that own the memory, by name
-    cdef dict views                 # read-only views of them, for callers
 
     cdef void *c_new(self, str name, shape, dtype, int fill) except NULL
     cdef Py_ssize_t c_room(self, str name)

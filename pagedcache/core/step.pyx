@@ -6,6 +6,7 @@ step writes only what has changed. `Step` is the light object that a caller hold
 on the buffers, and closing it shuts the view, since the next step reuses the memory.
 """
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 
@@ -23,28 +24,27 @@ cdef Py_ssize_t grown(Py_ssize_t have, Py_ssize_t want) noexcept nogil:
     return want if want > 2 * have else 2 * have
 
 
+@cython.no_gc_clear    # a table that is collected still reads them
 cdef class Buffers:
-    """NumPy arrays by name, and the read-only views of them that callers get."""
+    """NumPy arrays by name, read-only for everyone but the core, which writes through their addresses."""
 
     def __cinit__(self):
         self.arrays = {}
-        self.views = {}
 
     cdef void *c_new(self, str name, shape, dtype, int fill) except NULL:
         """A new array under `name`, every entry `fill`; its address."""
         cdef const unsigned char[::1] raw
         array = np.full(shape, fill, dtype)
+        array.flags.writeable = False
         raw = array.reshape(-1).view(np.uint8)
-        view = array.view()
-        view.flags.writeable = False
         self.arrays[name] = array
-        self.views[name] = view
         return <void *>&raw[0]
 
     cdef Py_ssize_t c_room(self, str name):
         return len(self.arrays[name]) if name in self.arrays else 0
 
 
+@cython.no_gc_clear    # a table that is collected still reads them
 cdef class GroupBuffers(Buffers):
     """Owner of the arrays that each layer group has for itself."""
 
@@ -83,6 +83,7 @@ cdef class GroupBuffers(Buffers):
         return 0
 
 
+@cython.no_gc_clear    # a table that is collected still reads them
 cdef class StepBuffers(Buffers):
     """Owner of the arrays that all layer groups share."""
 
@@ -92,10 +93,9 @@ cdef class StepBuffers(Buffers):
         self.c.qo_indptr = <int32_t *>self.c_new("qo_indptr", rows, np.int32, 0)
         self.c.kv_lens = <int32_t *>self.c_new("kv_lens", rows, np.int32, 0)
         self.c.kv_pads = <int32_t *>self.c_new("kv_pads", rows, np.int32, 0)
-        self.c.rows = <int32_t *>self.c_new("rows", rows, np.int32, 0)
         self.c.held_rows = <int32_t *>self.c_new("held_rows", rows, np.int32, -1)
         self.c.blocks_before = <int32_t *>self.c_new("blocks_before", rows, np.int32, 0)
-        self.c.copied = <int32_t *>self.c_new("copied", rows, np.int32, -1)
+        self.c.copiers = <int32_t *>self.c_new("copiers", rows, np.int32, 0)
         self.c_fit_tokens(rows)
         self.group = GroupBuffers(max_sequences)
 
@@ -177,10 +177,9 @@ cdef class Step:
         group.c_set_width(given["block_tables"].shape[1])   # shown as wide as it was given
         for name, values in given.items():
             arrays = group.arrays if name in group.arrays else buffers.arrays
-            if values.ndim == 2:
-                arrays[name][:values.shape[0], :values.shape[1]] = values
-            else:
-                arrays[name][:len(values)] = values
+            arrays[name].flags.writeable = True
+            arrays[name][:len(values)] = values
+            arrays[name].flags.writeable = False
         step.block_size = block_size
         step.buffers = buffers
         return step
@@ -208,32 +207,32 @@ cdef class Step:
     @property
     def ids(self):
         """int64 [n]: handles, in the order given to extend; 0 for a step from arrays."""
-        return self.c_open().views["ids"][:self.buffers.c.num_sequences]
+        return self.c_open().arrays["ids"][:self.buffers.c.num_sequences]
 
     @property
     def qo_indptr(self):
         """int32 [n + 1]: new tokens of sequence s are qo_indptr[s] to qo_indptr[s + 1]."""
-        return self.c_open().views["qo_indptr"][:self.buffers.c.num_sequences + 1]
+        return self.c_open().arrays["qo_indptr"][:self.buffers.c.num_sequences + 1]
 
     @property
     def positions(self):
         """int64 [tokens]: position of each new token, pads not counted."""
-        return self.c_open().views["positions"][:self.buffers.c.num_tokens]
+        return self.c_open().arrays["positions"][:self.buffers.c.num_tokens]
 
     @property
     def token_seq(self):
         """int32 [tokens]: index in the step of the sequence that each new token belongs to."""
-        return self.c_open().views["token_seq"][:self.buffers.c.num_tokens]
+        return self.c_open().arrays["token_seq"][:self.buffers.c.num_tokens]
 
     @property
     def kv_lens(self):
         """int32 [n]: row coordinate where each sequence ends after the step."""
-        return self.c_open().views["kv_lens"][:self.buffers.c.num_sequences]
+        return self.c_open().arrays["kv_lens"][:self.buffers.c.num_sequences]
 
     @property
     def kv_pads(self):
         """int32 [n]: leading positions that are never visible."""
-        return self.c_open().views["kv_pads"][:self.buffers.c.num_sequences]
+        return self.c_open().arrays["kv_pads"][:self.buffers.c.num_sequences]
 
     @property
     def groups(self):
@@ -244,27 +243,27 @@ cdef class Step:
     @property
     def block_tables(self):
         """int32 [n, width]: physical block of each logical block; -1 beyond the live prefix."""
-        return self.c_open().group.views["block_tables"][:self.buffers.c.num_sequences]
+        return self.c_open().group.arrays["block_tables"][:self.buffers.c.num_sequences]
 
     @property
     def slots(self):
         """int64 [tokens]: pool slot of each new token, ``block * block_size + offset``."""
-        return self.c_open().group.views["slots"][:self.buffers.c.num_tokens]
+        return self.c_open().group.arrays["slots"][:self.buffers.c.num_tokens]
 
     @property
     def kv_starts(self):
         """int32 [n]: first held position after the sinks; the pad where nothing was released."""
-        return self.c_open().group.views["kv_starts"][:self.buffers.c.num_sequences]
+        return self.c_open().group.arrays["kv_starts"][:self.buffers.c.num_sequences]
 
     @property
     def copies(self):
         """int32 [m, 2]: blocks to copy, source to destination, before any K/V of the step is written."""
-        return self.c_open().group.views["copies"][:self.buffers.group.c.num_copies]
+        return self.c_open().group.arrays["copies"][:self.buffers.group.c.num_copies]
 
     @property
     def new_blocks(self):
         """int32 [k]: blocks that this extend took from the pool, destinations of copies not counted."""
-        return self.c_open().group.views["new_blocks"][:self.buffers.group.c.num_new]
+        return self.c_open().group.arrays["new_blocks"][:self.buffers.group.c.num_new]
 
     @property
     def diff(self):
@@ -273,7 +272,7 @@ cdef class Step:
         A table row is the lower half of a handle. Applying each step's diff keeps a table that lives
         elsewhere, say on a device, equal to this one over every live prefix.
         """
-        return self.c_open().group.views["diff"][:self.buffers.group.c.num_diff]
+        return self.c_open().group.arrays["diff"][:self.buffers.group.c.num_diff]
 
     @property
     def kv_indptr(self):

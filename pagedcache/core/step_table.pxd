@@ -21,9 +21,10 @@ cdef class StepTable(RowTable):
     cdef int64_t num_adopted
     cdef Demand c_demand(self, const int32_t *counts, int32_t n) noexcept nogil
     cdef void c_fill(self, const int32_t *counts, int32_t n) noexcept nogil
+    cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil
     cdef void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil
     cdef void c_copy_last_block(self, int32_t row, int32_t i) noexcept nogil
-    cdef void c_show_table(self, int32_t row, int32_t i, int32_t shown) noexcept nogil
+    cdef void c_show_table(self, int32_t row, int32_t i, int32_t need) noexcept nogil
     cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil
     cdef int32_t c_publish(self, int32_t row) noexcept nogil
     cdef void c_finish_row(self, int32_t i) noexcept nogil

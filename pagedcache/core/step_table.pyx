@@ -22,6 +22,7 @@ from pagedcache.core.row_table import later, per_sequence, refuse_negative
 from pagedcache.errors import OutOfBlocks, StepBusy, StepClosed
 
 
+@cython.no_gc_clear
 cdef class StepTable(RowTable):
     """The verbs of one step over a RowTable; see SequenceTable."""
 
@@ -32,6 +33,11 @@ cdef class StepTable(RowTable):
             raise MemoryError(f"no memory for {max_sequences} sequences")
 
     def __dealloc__(self):
+        cdef int32_t pair
+        # Where RowTable refused its arguments, __cinit__ above never ran and step is not even None.
+        if self.to_copy != NULL and self.step is not None:
+            for pair in range(self.buffers.group.c.num_copies):
+                self.pool.c_decref(self.buffers.group.c.copies[2 * pair])
         free(self.to_copy)
 
     def can_extend(self, ids, counts, *, depths=None, cascade=False):
@@ -114,8 +120,8 @@ cdef class StepTable(RowTable):
         if demand.too_long >= 0:
             row = self.named[demand.too_long]
             raise ValueError(
-                f"{counts[demand.too_long]} tokens at position {self.rows[row].position} (entry {demand.too_long}) "
-                f"pass max_length {self.max_length}"
+                f"{counts[demand.too_long]} tokens at position {self.rows[row].position} (entry {demand.too_long}) make "
+                f"{<int64_t>counts[demand.too_long] + self.rows[row].position}, beyond max_length {self.max_length}"
             )
         return demand
 
@@ -161,37 +167,51 @@ cdef class StepTable(RowTable):
 
     cdef void c_fill(self, const int32_t *counts, int32_t n) noexcept nogil:
         """Do what c_demand counted, and write every array of the step."""
-        cdef StepArrays *step = &self.buffers.c
         cdef GroupArrays *group = &self.buffers.group.c
+        # Local, since the compiler must fear that a store into one array changes the others' addresses.
+        cdef StepArrays step = self.buffers.c
+        cdef int64_t *slots = group.slots
+        cdef int32_t *shown = group.shown
+        cdef int32_t *named = self.named
+        cdef Row *rows = self.rows
         cdef Row *entry
-        cdef int32_t i, j, row, end, need, filled = 0
+        cdef int32_t i, row, count, position, need, last, filled = 0
+        cdef int32_t size = self.block_size
         group.num_copies = group.num_new = group.num_diff = 0
-        step.num_sequences = n
         step.qo_indptr[0] = 0
         for i in range(n):
-            row = self.named[i]
-            entry = &self.rows[row]
-            end = entry.position + counts[i]
-            need = self.c_blocks_for(end)
+            row = named[i]
+            count = counts[i]
+            entry = &rows[row]
+            position = entry.position
             entry.in_step = True
-            step.rows[i] = row
             step.blocks_before[i] = entry.num_blocks
-            step.copied[i] = -1
+            step.kv_lens[i] = position + count
             if self.to_copy[i]:
                 self.c_copy_last_block(row, i)
+            need = self.c_blocks_for(position + count)
             if need > entry.num_blocks:
-                j = entry.num_blocks
-                self.c_append_blocks(row, need)
-                memcpy(group.new_blocks + group.num_new, self.c_table(row) + j, (need - j) * sizeof(int32_t))
-                group.num_new += need - j
-            self.c_show_table(row, i, need)
-            step.kv_lens[i] = end
-            step.kv_pads[i] = entry.pad
-            group.kv_starts[i] = entry.pad
-            self.c_fill_tokens(row, i, filled, counts[i])
-            filled += counts[i]
+                self.c_append_new(row, need)
+            if entry.clean != need or entry.place != i or step.held_rows[i] != row or shown[i] != need:
+                self.c_show_table(row, i, need)
+            if count == 1:
+                last = self.c_block_of(position)
+                slots[filled] = <int64_t>self.c_table(row)[last] * size + (position - last * size)
+                step.positions[filled] = position - entry.pad
+                step.token_seq[filled] = i
+            else:
+                self.c_fill_tokens(row, i, filled, count)
+            filled += count
             step.qo_indptr[i + 1] = filled
-        step.num_tokens = filled
+        self.buffers.c.num_sequences = n
+        self.buffers.c.num_tokens = filled
+
+    cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil:
+        cdef GroupArrays *group = &self.buffers.group.c
+        cdef int32_t have = self.rows[row].num_blocks
+        self.c_append_blocks(row, need)
+        memcpy(group.new_blocks + group.num_new, self.c_table(row) + have, (need - have) * sizeof(int32_t))
+        group.num_new += need - have
 
     cdef inline void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil:
         """Slots, positions and owner of the row's new tokens, a block's worth at a time."""
@@ -223,43 +243,45 @@ cdef class StepTable(RowTable):
         cdef int32_t *table = self.c_table(row)
         cdef int32_t j = self.c_block_of(self.rows[row].position)
         cdef int32_t source = table[j]
-        cdef int32_t copy = self.pool.c_take(table[j - 1] if j > 0 else ZERO_BLOCK)
+        cdef int32_t copy
         cdef size_t size = self.block_size
+        self.pool.c_take(table[j - 1] if j > 0 else ZERO_BLOCK, 1, &copy)
         memcpy(self.index.tokens + copy * size, self.index.tokens + source * size, size * sizeof(int32_t))
         table[j] = copy
         self.c_spoil(row, j)
-        self.buffers.c.copied[i] = group.num_copies
+        self.buffers.c.copiers[group.num_copies] = i
         group.copies[2 * group.num_copies] = source
         group.copies[2 * group.num_copies + 1] = copy
         group.num_copies += 1
         self.num_copies += 1
 
-    cdef inline void c_show_table(self, int32_t row, int32_t i, int32_t shown) noexcept nogil:
-        """Bring place i of block_tables, and the diff, up to the row's first `shown` entries."""
+    cdef void c_show_table(self, int32_t row, int32_t i, int32_t need) noexcept nogil:
+        """Bring place i of the step, and the diff, up to the first `need` entries of the row's table."""
         cdef StepArrays *step = &self.buffers.c
         cdef GroupArrays *group = &self.buffers.group.c
         cdef Row *entry = &self.rows[row]
         cdef int32_t *table = self.c_table(row)
-        cdef int32_t *place
+        cdef int32_t *place = group.block_tables + <size_t>i * group.width
         cdef int32_t j, first = entry.clean
-        if first == shown and entry.place == i and step.held_rows[i] == row and group.shown[i] == shown:
-            return
-        place = group.block_tables + <size_t>i * group.width
-        if entry.place != i or step.held_rows[i] != row or group.shown[i] < first:
+        if entry.place != i or step.held_rows[i] != row:
+            step.kv_pads[i] = entry.pad
+            group.kv_starts[i] = entry.pad
             first = 0
-        for j in range(first, shown):
+        elif group.shown[i] < first:    # the tables have been widened since
+            first = 0
+        for j in range(first, need):
             place[j] = table[j]
-        for j in range(shown, group.shown[i]):
+        for j in range(need, group.shown[i]):
             place[j] = -1
-        for j in range(entry.clean, shown):
+        for j in range(entry.clean, need):
             group.diff[3 * group.num_diff] = row
             group.diff[3 * group.num_diff + 1] = j
             group.diff[3 * group.num_diff + 2] = table[j]
             group.num_diff += 1
-        entry.clean = shown
+        entry.clean = need
         entry.place = i
         step.held_rows[i] = row
-        group.shown[i] = shown
+        group.shown[i] = need
 
     def commit(self, Step step not None, tokens, accepted=None):
         """Close the step: its tokens count, and its full blocks can be found from here on.
@@ -290,7 +312,7 @@ cdef class StepTable(RowTable):
             if tokens is not None and given.shape[0] != arrays.num_tokens:
                 raise ValueError(f"{given.shape[0]} tokens for a step of {arrays.num_tokens}")
             for i in range(arrays.num_sequences):
-                row = arrays.rows[i]
+                row = arrays.held_rows[i]
                 if self.rows[row].state == LIVE and arrays.kv_lens[i] > self.rows[row].position:
                     if tokens is None:
                         self.rows[row].publishes = False
@@ -355,15 +377,14 @@ cdef class StepTable(RowTable):
         with cython.critical_section(self.pool):
             self.c_require_current(step)
             for i in range(arrays.num_sequences - 1, -1, -1):
-                row = arrays.rows[i]
-                self.c_drop_blocks(row, arrays.blocks_before[i])
-                pair = arrays.copied[i]
-                if pair >= 0:
-                    j = self.c_block_of(self.rows[row].position)
-                    self.pool.c_decref(copies[2 * pair + 1])
-                    self.c_table(row)[j] = copies[2 * pair]
-                    self.c_spoil(row, j)
-                    self.num_copies -= 1
+                self.c_drop_blocks(arrays.held_rows[i], arrays.blocks_before[i])
+            for pair in range(self.buffers.group.c.num_copies - 1, -1, -1):
+                row = arrays.held_rows[arrays.copiers[pair]]
+                j = self.c_block_of(self.rows[row].position)
+                self.pool.c_decref(copies[2 * pair + 1])
+                self.c_table(row)[j] = copies[2 * pair]
+                self.c_spoil(row, j)
+                self.num_copies -= 1
             self.c_close()
 
     cdef int c_require_current(self, Step step) except -1:
@@ -383,7 +404,7 @@ cdef class StepTable(RowTable):
         return 0
 
     cdef void c_finish_row(self, int32_t i) noexcept nogil:
-        cdef int32_t row = self.buffers.c.rows[i]
+        cdef int32_t row = self.buffers.c.held_rows[i]
         self.rows[row].in_step = False
         if self.rows[row].state == DOOMED:
             self.c_drop_blocks(row, 0)

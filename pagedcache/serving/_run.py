@@ -88,20 +88,23 @@ class Run:
 
     def plan(self, prompts: Sequence[Sequence[int]], n: int, max_tokens: int) -> None:
         """Queue the prompts, or refuse them all."""
-        context = min(self._model.config.context, self._cache.sequences.max_length)
+        context, max_length = self._model.config.context, self._cache.sequences.max_length
         block_size = self._cache.spec.block_size
         for index, ids in enumerate(prompts):
             tokens = list(ids)
             if not 0 < len(tokens) < context:
-                raise ValueError(f"prompt {index} has {len(tokens)} tokens; 1 to {context - 1} leave room for one more")
+                raise ValueError(f"prompt {index} has {len(tokens)} tokens; the model takes 1 to {context - 1}")
             limit = min(max_tokens, context - len(tokens))
-            longest = self._cache.spec.blocks_per_sequence(len(tokens) + limit - 1)  # the last token is never stored
+            stored = len(tokens) + limit - 1  # the last token is never computed
+            longest = self._cache.spec.blocks_per_sequence(stored)
             blocks = longest + (n - 1) * (longest - len(tokens) // block_size)
             if blocks > self._free_blocks:
                 raise OutOfBlocks(
                     f"prompt {index} may need {blocks} blocks ({n} x up to {len(tokens)} + {limit} tokens), "
                     f"{self._free_blocks} are free: give the cache more memory, or ask for fewer tokens or samples"
                 )
+            if stored > max_length:
+                raise ValueError(f"prompt {index} may grow to {stored} tokens; the cache's max_length is {max_length}")
             if n > self._free_rows:
                 raise OutOfSequences(f"{n} samples need as many sequences; the cache has room for {self._free_rows}")
             self.waiting.append(_Prompt(index, tokens, n, limit, blocks, n))

@@ -70,7 +70,7 @@ class Report:
         reserved : int
             See :class:`Moment`.
         """
-        if stats.used > self.peak.blocks:
+        if (stats.used, sum(lengths)) > (self.peak.blocks, self.peak.tokens):
             alone = sum(self.spec.blocks_per_sequence(length) for length in lengths)
             self.peak = Moment(len(lengths), sum(lengths), stats.used, stats.shared, alone, reserved)
 

@@ -244,11 +244,11 @@ def test_a_live_descendant_protects_its_ancestors(make):
 
 
 def test_evicted_content_can_be_published_again(make):
-    table = make(num_blocks=2)
+    table = make(num_blocks=3)
     for _ in range(3):
-        table.release([prefill(table, [1] * 8)])
-        assert length(table, [1] * 9) == 8
-        table.release([prefill(table, [2] * 8)])
+        table.release([prefill(table, [1] * 12)])
+        assert length(table, [1] * 12) == 8
+        table.release([prefill(table, [2] * 12)])
         assert length(table, [1] * 9) == 0
 
 

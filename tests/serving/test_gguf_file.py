@@ -14,7 +14,8 @@ from pagedcache.serving.models.gguf_file import GGUFFile
 
 
 def text(value):
-    return struct.pack("<Q", len(value)) + value.encode()
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
 
 
 def header(*, tensors=0, values=0, version=3):
@@ -106,7 +107,7 @@ def test_all_kinds_of_values(tmp_path):
         (header(version=1), "version 1; little-endian 2 and 3"),
         (header(version=3 << 24), "version 50331648"),
         (header(tensors=2**63), "9223372036854775808 tensors; at most 65536"),
-        (header(tensors=60_000), "60000 tensors cannot lie in the 0 bytes"),
+        (header(tensors=60_000), "60000 tensors cannot lie in the 8 bytes"),
         (header(values=2**40), "metadata values; at most 65536"),
         (header(values=1), "cannot lie in the 0 bytes"),
         (header(values=1) + struct.pack("<Q", 2**60) + bytes(9), "bytes in a metadata key; at most 65535"),

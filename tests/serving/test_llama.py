@@ -1,0 +1,184 @@
+"""The llama arithmetic equals a plain float64 one, and what it does not compute is refused."""
+
+import numpy as np
+import pytest
+import tiny_llama
+from pagedcache import KVCache
+from pagedcache.errors import UnsupportedModel
+from pagedcache.serving.models import GGUFFile, LlamaConfig, LlamaModel, load_model
+
+VARIANTS = {
+    "plain": {},
+    "biases": {"biases": True},
+    "untied head": {"tied": False},
+    "rope factors": {"rope_factors": True},
+}
+
+
+def reference_logits(tensors, tokens, *, rope_dim=6, rope_base=1000.0):
+    """Logits after every token, in float64, with RoPE as a product of complex numbers and one dense mask."""
+    s = tiny_llama.SIZES
+    w = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    n = len(tokens)
+
+    def linear(name, x):
+        return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
+
+    def norm(name, x):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"]
+
+    def rope(x):
+        frequency = rope_base ** (-2 * np.arange(rope_dim // 2) / rope_dim) / w.get("rope_freqs.weight", 1)
+        turned = x[..., :rope_dim].copy().view(np.complex128) * np.exp(1j * np.arange(n)[:, None, None] * frequency)
+        return np.concatenate([turned.view(np.float64), x[..., rope_dim:]], axis=-1)
+
+    x = w["token_embd.weight"][tokens]
+    hidden = np.triu(np.full((n, n), -np.inf), 1)
+    for i in range(s["layers"]):
+        h = norm(f"blk.{i}.attn_norm", x)
+        q = rope(linear(f"blk.{i}.attn_q", h).reshape(n, s["heads"], -1))
+        k = rope(linear(f"blk.{i}.attn_k", h).reshape(n, s["kv_heads"], -1))
+        v = linear(f"blk.{i}.attn_v", h).reshape(n, s["kv_heads"], -1)
+        k, v = (np.repeat(each, s["heads"] // s["kv_heads"], axis=1) for each in (k, v))
+        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(s["head_dim"]) + hidden
+        weight = np.exp(scores - scores.max(-1, keepdims=True))
+        seen = np.einsum("hqk,khd->qhd", weight / weight.sum(-1, keepdims=True), v)
+        x = x + linear(f"blk.{i}.attn_output", seen.reshape(n, -1))
+        h = norm(f"blk.{i}.ffn_norm", x)
+        gate = linear(f"blk.{i}.ffn_gate", h)
+        x = x + linear(f"blk.{i}.ffn_down", gate / (1 + np.exp(-gate)) * linear(f"blk.{i}.ffn_up", h))
+    return norm("output_norm", x) @ w.get("output.weight", w["token_embd.weight"]).T
+
+
+def load(path):
+    with GGUFFile(path) as file:
+        return LlamaModel.from_gguf(file)
+
+
+def cache_for(model, **options):
+    return KVCache(model.cache_spec(**options), num_blocks=64)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_equal_float64(tmp_path, variant):
+    tensors = tiny_llama.weights(seed=1, **VARIANTS[variant])
+    model = load(tiny_llama.write(tmp_path / "m.gguf", tensors))
+    tokens = np.random.default_rng(2).integers(0, 280, 33)
+    with cache_for(model, block_size=4) as cache:
+        step = cache.extend(cache.admit([tokens]).ids, 33)
+        logits = model.forward(tokens, step, cache, all_logits=True)
+        cache.commit(step, tokens)
+    assert logits.dtype == np.float32
+    assert np.abs(logits - reference_logits(tensors, tokens)).max() < 2e-4
+
+
+def test_partly_rotated_heads_equal_float64(tmp_path):
+    tensors = tiny_llama.weights()
+    model = load(tiny_llama.write(tmp_path / "m.gguf", tensors, rope__dimension_count=4))
+    tokens = np.arange(20)
+    with cache_for(model) as cache:
+        logits = model.forward(tokens, cache.extend(cache.admit([tokens]).ids, 20), cache, all_logits=True)
+    assert np.abs(logits - reference_logits(tensors, tokens, rope_dim=4)).max() < 2e-4
+
+
+def test_ragged_steps_equal_float64(tiny):
+    """Three sequences whose tokens arrive in uneven chunks, among them single tokens."""
+    model, _ = tiny
+    random = np.random.default_rng(3)
+    prompts = [random.integers(0, 280, length) for length in (5, 1, 21)]
+    expected = [reference_logits(tiny_llama.weights(), prompt)[-1] for prompt in prompts]
+    with cache_for(model, block_size=4) as cache:
+        ids = cache.admit(prompts).ids
+        done = [0, 0, 0]
+        for chunks in ({0: 2, 2: 9}, {2: 1, 1: 1, 0: 3}, {2: 11}):
+            tokens = np.concatenate([prompts[i][done[i] : done[i] + count] for i, count in chunks.items()])
+            step = cache.extend(ids[list(chunks)], list(chunks.values()))
+            logits = model.forward(tokens, step, cache)
+            cache.commit(step, tokens)
+            for row, (i, count) in enumerate(chunks.items()):
+                done[i] += count
+                if done[i] == len(prompts[i]):
+                    assert np.abs(logits[row] - expected[i]).max() < 2e-4
+        cache.check()
+    assert done == [5, 1, 21]
+
+
+def test_very_large_activations_do_not_warn(tiny_path, tmp_path):
+    tensors = tiny_llama.weights()
+    for layer in range(2):
+        tensors[f"blk.{layer}.ffn_gate.weight"] *= 1e4
+    model = load(tiny_llama.write(tmp_path / "m.gguf", tensors))
+    with cache_for(model) as cache:
+        assert np.isfinite(model.forward([1, 2], cache.extend(cache.admit([[1, 2]]).ids, 2), cache)).all()
+
+
+def test_cache_spec_has_the_models_shape(tiny):
+    spec = tiny[0].cache_spec(dtype="float16", block_size=7)
+    assert (spec.layers, spec.kv_heads, spec.head_dim, spec.v_head_dim) == (2, 2, 6, 6)
+    assert (spec.dtype, spec.block_size) == ("float16", 7)
+
+
+@pytest.mark.parametrize("tokens", [[0, 280], [-1, 0], [2**31, 0]])
+def test_token_outside_of_the_vocabulary_is_refused(tiny, tokens):
+    model, _ = tiny
+    with cache_for(model) as cache:
+        step = cache.extend(cache.admit([[0, 0]]).ids, 2)
+        with pytest.raises(ValueError, match="the vocabulary ends at 279"):
+            model.forward(tokens, step, cache)
+        with pytest.raises(ValueError, match="the step has 2 new tokens"):
+            model.forward([0], step, cache)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "match"),
+    [
+        ({"expert_count": 8}, "expert_count is 8"),
+        ({"rope__scaling__type": "yarn"}, "rope.scaling.type is 'yarn'; only 'none' is computed"),
+        ({"rope__scale_linear": 4.0}, "rope.scale_linear is 4.0"),
+        ({"attention__sliding_window": 4096}, "sliding_window is 4096"),
+        ({"attention__head_count_kv": [2, 1]}, r"head_count_kv is \[2, 1\]; one number"),
+        ({"attention__head_count_kv": 3}, "4 query heads cannot share 3"),
+        ({"attention__head_count": 0}, "head_count is 0"),
+        ({"block_count": 2**31}, "block_count is 2147483648; one number from 1 to 16777216"),
+        ({"embedding_length": "wide"}, "embedding_length is 'wide'"),
+        ({"rope__dimension_count": 5}, "5 rotated dimensions"),
+        ({"rope__dimension_count": 8}, "8 rotated dimensions do not fit heads of 6"),
+        ({"rope__freq_base": float("nan")}, "freq_base is nan; a positive number"),
+        ({"attention__layer_norm_rms_epsilon": -1.0}, "epsilon is -1.0"),
+        ({"block_count": 3}, "the tensor 'blk.2.attn_norm.weight' is missing"),
+        ({"block_count": 1}, "9 tensors have no place in a llama model"),
+        ({"feed_forward_length": 41}, r"'blk.0.ffn_gate.weight' has shape \(40, 24\); the metadata say \(41, 24\)"),
+        ({"vocab_size": 281}, r"'token_embd.weight' has shape \(280, 24\)"),
+    ],
+)
+def test_what_is_not_computed_is_refused(tmp_path, metadata, match):
+    path = tiny_llama.write(tmp_path / "m.gguf", **metadata)
+    with pytest.raises(UnsupportedModel, match=match):
+        load_model(path)
+
+
+def test_another_architecture_is_refused(tmp_path):
+    path = tiny_llama.write(tmp_path / "m.gguf", arch="gemma3")
+    with pytest.raises(UnsupportedModel, match="general.architecture is 'gemma3'; only 'llama' is computed"):
+        load_model(path)
+
+
+def test_unknown_tensor_is_refused(tmp_path):
+    """A norm that other architectures have would silently be left out."""
+    tensors = tiny_llama.weights() | {"blk.0.attn_q_norm.weight": np.ones(6, np.float32)}
+    path = tiny_llama.write(tmp_path / "m.gguf", tensors)
+    with pytest.raises(UnsupportedModel, match=r"1 tensors have no place in a llama model \(blk.0.attn_q_norm.weight\)"):
+        load_model(path)
+
+
+def test_vocabulary_of_another_size_is_refused(tmp_path):
+    tensors = tiny_llama.weights()
+    tensors["token_embd.weight"] = np.zeros((300, 24), np.float32)
+    path = tiny_llama.write(tmp_path / "m.gguf", tensors, vocab_size=300)
+    with pytest.raises(UnsupportedModel, match="the tokenizer has 280 tokens, the model 300"):
+        load_model(path)
+
+
+def test_config_needs_its_keys():
+    with pytest.raises(UnsupportedModel, match=r"llama.embedding_length is None; one number"):
+        LlamaConfig.from_metadata({"general.architecture": "llama"})

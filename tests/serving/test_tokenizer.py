@@ -1,0 +1,197 @@
+"""Token ids, their text, and text that grows token by token."""
+
+import random
+
+import pytest
+import tiny_llama
+from pagedcache.errors import UnsupportedModel
+from pagedcache.serving.models import TextStream, Tokenizer
+
+CONTROL = {"<|endoftext|>": 261, "<|im_start|>": 262, "<|im_end|>": 263}
+
+
+def byte_level(**changes):
+    tokens, types, merges = tiny_llama.vocabulary()
+    metadata = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": tokens,
+        "token_type": types,
+        "merges": merges,
+        "eos_token_id": CONTROL["<|im_end|>"],
+    }
+    return {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
+
+
+def sentencepiece(**changes):
+    """Normal tokens with falling scores after unknown, begin, end and the 256 byte tokens."""
+    normal = ["\u2581", "a", "b", "ab", "\u2581ab", "ba", "\u2581a"]
+    metadata = {
+        "model": "llama",
+        "tokens": ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)] + normal,
+        "token_type": [2, 3, 3] + [6] * 256 + [1] * len(normal),
+        "scores": [0.0] * 259 + [-7.0, -6.0, -5.0, -1.0, -2.0, -3.0, -4.0],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    return {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
+
+
+def texts_of(tokenizer, ids):
+    return [tokenizer.piece(token).decode(errors="replace") for token in ids]
+
+
+def test_merges_and_spaces():
+    tokenizer = Tokenizer(byte_level())
+    assert texts_of(tokenizer, tokenizer.encode("the and the")) == ["the", " ", "and", " the"]
+
+
+@pytest.mark.parametrize("text", ["", "é漢字🎉\n\t x", "\x00\x7f", "  two  spaces ", "ends with space "])
+@pytest.mark.parametrize("metadata", [byte_level(), sentencepiece(add_space_prefix=False)], ids=["gpt2", "llama"])
+def test_decode_undoes_encode(metadata, text):
+    tokenizer = Tokenizer(metadata)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_control_tokens_count_only_where_asked():
+    tokenizer = Tokenizer(byte_level())
+    assert tokenizer.encode("a<|im_end|>") == [*tokenizer.encode("a"), CONTROL["<|im_end|>"]]
+    as_text = tokenizer.encode("a<|im_end|>", control=False)
+    assert CONTROL["<|im_end|>"] not in as_text
+    assert tokenizer.decode(as_text) == "a<|im_end|>"
+    assert tokenizer.encode("a<|im_end|>")[-1] == CONTROL["<|im_end|>"], "the choice of one call must not outlive it"
+
+
+def test_control_tokens_have_no_text():
+    tokenizer = Tokenizer(byte_level())
+    assert tokenizer.decode([CONTROL["<|im_start|>"], *tokenizer.encode("the"), CONTROL["<|im_end|>"]]) == "the"
+
+
+def test_user_defined_tokens_are_found_and_shown():
+    types = byte_level()["tokenizer.ggml.token_type"].copy()
+    types[264] = 4  # <unused0>
+    tokenizer = Tokenizer(byte_level(token_type=types))
+    assert 264 in tokenizer.encode("the <unused0>", control=False)
+    assert tokenizer.decode([264]) == "<unused0>"
+
+
+def test_ends_are_declared_or_well_known():
+    assert Tokenizer(byte_level()).ends == {CONTROL["<|im_end|>"], CONTROL["<|endoftext|>"]}
+    assert Tokenizer(byte_level(eos_token_id=5, eot_token_id=6)).ends >= {5, 6}
+    assert Tokenizer(sentencepiece()).ends == {2}
+
+
+def test_begin_token():
+    assert Tokenizer(byte_level(bos_token_id=261)).bos is None
+    assert Tokenizer(byte_level(bos_token_id=261, add_bos_token=True)).encode("a")[0] == 261
+    assert Tokenizer(byte_level(bos_token_id=261, pre="llama-bpe")).bos == 261
+    assert Tokenizer(sentencepiece()).encode("a")[0] == 1
+    assert Tokenizer(sentencepiece(add_bos_token=False)).bos is None
+
+
+def byte_level_with(new_tokens, new_merges, **changes):
+    """The vocabulary with its first unused tokens replaced."""
+    metadata = byte_level()
+    tokens, types = metadata["tokenizer.ggml.tokens"].copy(), metadata["tokenizer.ggml.token_type"].copy()
+    tokens[264 : 264 + len(new_tokens)] = new_tokens
+    types[264 : 264 + len(new_tokens)] = [1] * len(new_tokens)
+    merges = metadata["tokenizer.ggml.merges"] + new_merges
+    return byte_level(tokens=tokens, token_type=types, merges=merges, **changes)
+
+
+def test_digits_stand_alone_in_smollm():
+    new = ["12"], ["1 2"]
+    assert len(Tokenizer(byte_level_with(*new)).encode("12")) == 1
+    assert len(Tokenizer(byte_level_with(*new, pre="smollm")).encode("12")) == 2
+
+
+def test_llama3_cuts_numbers_in_threes():
+    new = ["12", "123", "1234"], ["1 2", "12 3", "123 4"]
+    assert Tokenizer(byte_level_with(*new)).encode("1234") == [266]
+    assert Tokenizer(byte_level_with(*new, pre="llama-bpe")).encode("1234")[0] == 265
+
+
+def test_sentencepiece_merges_the_best_score_first():
+    tokenizer = Tokenizer(sentencepiece(add_bos_token=False))
+    assert texts_of(tokenizer, tokenizer.encode("ab bab")) == [" ab", " ", "b", "ab"]
+    assert texts_of(tokenizer, tokenizer.encode("baba")) == [" ", "b", "ab", "a"]
+
+
+def test_sentencepiece_falls_back_to_bytes():
+    tokenizer = Tokenizer(sentencepiece(add_bos_token=False, add_space_prefix=False))
+    assert [tokenizer.piece(token) for token in tokenizer.encode("é")] == [b"\xc3", b"\xa9"]
+
+
+def test_chat_lays_out_chatml():
+    tokenizer = Tokenizer(byte_level())
+    ids = tokenizer.chat([("user", "the<|im_end|>")])
+    start, end = CONTROL["<|im_start|>"], CONTROL["<|im_end|>"]
+    assert [token for token in ids if token in (start, end)] == [start, end, start], "text in a message is only text"
+    assert tokenizer.decode(ids) == "user\nthe<|im_end|>\nassistant\n"
+
+
+def test_chat_without_chatml_tokens_is_refused():
+    tokenizer = Tokenizer(sentencepiece())
+    assert not tokenizer.can_chat
+    with pytest.raises(UnsupportedModel, match="no ChatML tokens"):
+        tokenizer.chat([("user", "a")])
+
+
+def test_stream_never_cuts_a_character():
+    tokenizer = Tokenizer(byte_level())
+    stream = TextStream(tokenizer)
+    pieces = [stream.push(token) for token in tokenizer.encode("a🎉b")]
+    assert pieces == ["a", "", "", "", "🎉", "b"]
+    assert stream.finish() == ""
+
+
+def test_stream_of_any_tokens_equals_decoding_them_at_once():
+    tokenizer = Tokenizer(byte_level())
+    drawn = random.Random(0)
+    for _ in range(200):
+        ids = [drawn.randrange(280) for _ in range(12)]
+        expected = b"".join(map(tokenizer.piece, ids)).decode(errors="replace")
+        stream = TextStream(tokenizer)
+        pieces = [stream.push(token) for token in ids]
+        assert "".join(pieces) + stream.finish() == expected
+
+
+def test_stream_that_ends_within_a_character():
+    tokenizer = Tokenizer(byte_level())
+    stream = TextStream(tokenizer)
+    assert [stream.push(token) for token in tokenizer.encode("é")[:1]] == [""]
+    assert stream.finish() == "\ufffd"
+
+
+@pytest.mark.parametrize("token", [-1, 280])
+def test_token_outside_of_the_vocabulary(token):
+    with pytest.raises(IndexError, match=f"token id {token} is outside of the vocabulary of 280"):
+        Tokenizer(byte_level()).decode([token])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "match"),
+    [
+        ({}, "tokenizer.ggml.model is None"),
+        (byte_level(model="bert"), "model is 'bert'; only 'gpt2' and 'llama'"),
+        (byte_level(pre="qwen2"), "pre is 'qwen2'; only"),
+        (byte_level(tokens=None), "tokens is no list of str"),
+        (byte_level(tokens=[1, 2]), "tokens is no list of str"),
+        (byte_level(tokens=["a", "a"], token_type=[1, 1]), "holds a text twice"),
+        (byte_level(token_type=[1]), "1 tokenizer.ggml.token_type for 280 tokens"),
+        (byte_level(token_type=["x"] * 280), "token_type is no list of int"),
+        (byte_level(merges="a b"), "merges is no list of str"),
+        (byte_level(merges=["ab"]), "damaged vocabulary"),
+        (byte_level(merges=["a zz"]), "damaged vocabulary"),
+        (byte_level(eos_token_id=280), "eos_token_id is 280, there are 280 tokens"),
+        (byte_level(eos_token_id=-1), "eos_token_id is -1"),
+        (byte_level(bos_token_id="x", add_bos_token=True), "bos_token_id is 'x'"),
+        (byte_level(tokens=["a b"], token_type=[1], merges=[], eos_token_id=0), "'a b' is not byte-level text"),
+        (sentencepiece(scores=[0.0]), "1 tokenizer.ggml.scores for 266 tokens"),
+        (sentencepiece(scores=None), "scores is no list of float"),
+        (sentencepiece(token_type=[6] * 266), "'<unk>' is no byte token"),
+    ],
+)
+def test_damaged_vocabulary_is_refused(metadata, match):
+    with pytest.raises(UnsupportedModel, match=match):
+        Tokenizer(metadata)

@@ -1,0 +1,64 @@
+"""Imports run one way: cli -> serving -> cache -> core, and a backend knows the protocol and nothing above it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pagedcache
+
+PACKAGE = Path(pagedcache.__file__).parent
+MAY_NOT = {  # a module under the key imports nothing under the values, not even inside a function
+    "core": ["backends", "cache", "cli", "sequence", "serving", "simple", "spec", "testing"],
+    "errors": ["backends", "cache", "cli", "core", "serving", "simple", "spec", "testing"],
+    "spec": ["backends", "cache", "cli", "core", "serving", "simple", "testing"],
+    "backends": ["cache", "cli", "sequence", "serving", "simple", "testing"],
+    "cache": ["cli", "serving", "simple", "testing"],
+    "sequence": ["cli", "serving", "simple", "testing"],
+    "simple": ["cache", "cli", "serving", "testing"],
+    "serving": ["cli", "testing"],
+    "testing": ["cli", "serving"],
+}
+
+
+def modules():
+    """Map the dotted name below pagedcache to the path of every module, through the link backends."""
+    folders = sorted(p for p in PACKAGE.iterdir() if p.is_dir())
+    paths = [*PACKAGE.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]
+    names = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in paths]
+    return {name.removesuffix(".__init__"): path for name, path in sorted(zip(names, paths, strict=True))}
+
+
+def imported(path):
+    """Names below pagedcache that a module imports at run time."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} imports relatively"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name.removeprefix("pagedcache.") for name in names if name.startswith("pagedcache."))
+
+
+@pytest.mark.parametrize("name", modules())
+def test_arrows_run_one_way(name):
+    path = modules()[name]
+    top, *rest = name.split(".")
+    for target in imported(path):
+        assert target.split(".")[0] not in MAY_NOT.get(top, []), f"pagedcache.{name} imports pagedcache.{target}"
+        if top == "backends" and rest and target.startswith("backends."):
+            folder = target.split(".")[1]
+            assert folder in (rest[0], "protocol") or folder.startswith("_") or len(rest) == 1, (
+                f"backend {rest[0]} imports backend {folder}"
+            )
