@@ -45,9 +45,12 @@ def parse_bytes(size: str | SupportsIndex) -> int:
 
 def integer(name: str, value: SupportsIndex | None, *, minimum: int = 1, maximum: int = 2**62) -> int:
     """Return `value` as an int, or raise an error that names it and its limit."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, SupportsIndex):
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} is {value!r}; it must be an integer")
-    number = operator.index(value)
     if not minimum <= number <= maximum:
         limit = f"at least {minimum}" if number < minimum else f"at most {maximum}"
         raise ValueError(f"{name} is {number}; it must be {limit}")

@@ -2,7 +2,16 @@
 
 import numpy as np
 
-SIZES = {"vocab": 280, "context": 256, "layers": 2, "width": 24, "ffn_width": 40, "heads": 4, "kv_heads": 2, "head_dim": 6}
+SIZES = {
+    "vocab": 280,
+    "context": 256,
+    "layers": 2,
+    "width": 24,
+    "ffn_width": 40,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 6,
+}
 
 
 def byte_alphabet():

@@ -32,13 +32,12 @@ Int64 = npt.NDArray[np.int64]
 
 # OpenBLAS uses one thread where m * n * k <= 2**18. Measured with 0.3.31 on 1 and 2 threads: up to
 # there the bits agree for every shape tried, at twice that they differ for every shape. The
-# throughput of 32 x 128 x 64 is that of much larger products.
+# throughput of 32 x 128 x 64 is that of much larger products. Heads of one element become matrix
+# times vector, which stays on one thread below 9216 elements: so the largest tiles are 32 x 256.
 SERIAL_PRODUCT = 2**18
 ROW_TILES = (4, 32)  # smallest and largest
-KEY_TILES = (32, 512)  # smallest and largest; the last tile of a sequence is a multiple of the smallest
+KEY_TILES = (32, 256)  # smallest and largest; sizes are multiples of the smallest
 WORKING_SET = 2**18  # float32 values of scores, and of K, to hold at a time
-
-LOWEST = np.finfo(np.float32).min  # stands for the largest of no scores; -inf would give inf - inf
 
 
 class LayerReader:
@@ -108,20 +107,19 @@ def attend_sequence(
         Natural logarithm of the sum of exp(score); -inf where a query sees no key.
     """
     q_len, q_heads, _ = q.shape
-    if kv_len <= start:
-        out[...], lse[...] = 0, -np.inf
+    blind = min(q_len, max(0, start - (kv_len - q_len)))  # leading queries, which stand before every key
+    out[:blind], lse[:blind] = 0, -np.inf
+    if blind == q_len:
         return
     group = q_heads // layer.kv_heads
     row_tile, key_tile = _tiles(q_len * group, max(layer.head_dim, layer.v_head_dim))
     panel = max(1, WORKING_SET // (layer.kv_heads * key_tile * group))  # queries
     rows = layer.rows(table, start, kv_len)
-    for begin in range(0, q_len, panel):
+    for begin in range(blind, q_len, panel):
         end = min(begin + panel, q_len)
-        first = kv_len - q_len + begin - start  # index in `rows` of the key where query `begin` stands
-        visible = max(0, first + end - begin)
-        _attend_panel(
-            layer, q[begin:end], rows[..., :visible], first, (row_tile, key_tile), out[begin:end], lse[begin:end]
-        )
+        first = kv_len - q_len + begin - start  # the key where query `begin` stands
+        seen = rows[..., : first + end - begin]
+        _attend_panel(layer, q[begin:end], seen, first, row_tile, key_tile, out[begin:end], lse[begin:end])
 
 
 def _tiles(rows: int, width: int) -> tuple[int, int]:
@@ -134,20 +132,15 @@ def _tiles(rows: int, width: int) -> tuple[int, int]:
 
 
 def _attend_panel(
-    layer: LayerReader, q: Float32, rows: Int64, first: int, tiles: tuple[int, int], out: Float32, lse: Float32
+    layer: LayerReader, q: Float32, rows: Int64, first: int, row_tile: int, key_tile: int, out: Float32, lse: Float32
 ) -> None:
-    """Attend from some queries to the keys of `rows`: query i to the keys 0 ... first + i."""
+    """Attend from some queries to the keys of `rows`: query i to the keys 0 ... first + i, so to one at least."""
     queries, q_heads, _ = q.shape
     heads, group = layer.kv_heads, q_heads // layer.kv_heads
-    row_tile, key_tile = tiles
     packed = _packed(q, heads, row_tile)  # [heads, row tiles, row_tile, head_dim]
-    num_tiles = packed.shape[1]
-    top = np.full((heads, num_tiles, row_tile, 1), LOWEST, np.float32)  # largest score so far
-    total = np.zeros_like(top)  # sum of weights; a weight is exp(score - top)
-    acc = np.zeros((heads, num_tiles, row_tile, layer.v_head_dim), np.float32)  # sum of weights * V
-
-    at_a_time = WORKING_SET // (key_tile * heads * max(num_tiles * row_tile, layer.head_dim))
-    stretch = key_tile * max(1, at_a_time)
+    num_rows = packed.shape[1] * row_tile
+    stretch = key_tile * max(1, WORKING_SET // (key_tile * heads * max(num_rows, layer.head_dim)))
+    top = total = acc = np.empty(0, np.float32)  # the first stretch sets them
     for begin in range(0, rows.shape[-1], stretch):
         count = min(stretch, rows.shape[-1] - begin)
         num_parts = -(-count // key_tile)  # of equal size, so that little is filled up
@@ -158,22 +151,27 @@ def _attend_panel(
         scores = _scores(packed[:, live:], key, part, layer.scratch)
         scores[..., count:] = -np.inf
         if begin + count - 1 > first:  # not every query sees all of these keys
-            row = np.arange(live * row_tile, num_tiles * row_tile).reshape(-1, row_tile, 1)
+            row = np.arange(live * row_tile, num_rows).reshape(-1, row_tile, 1)
             unseen = np.arange(begin, begin + num_parts * part) > first + row // group
             np.copyto(scores, -np.inf, where=unseen)
 
-        new_top = np.maximum(top[:, live:], scores.max(axis=-1, keepdims=True))
-        scores -= new_top
+        peak = scores.max(axis=-1, keepdims=True)
+        if begin > 0:
+            np.maximum(peak, top[:, live:], out=peak)
+        np.subtract(scores, peak, out=scores)
         weights = np.exp(scores, out=scores)
-        fade = np.exp(top[:, live:] - new_top)
-        top[:, live:] = new_top
-        total[:, live:] *= fade
-        total[:, live:] += weights.sum(axis=-1, keepdims=True)
-        acc[:, live:] *= fade
-        acc[:, live:] += _weighted(weights, value, part, layer.scratch)
+        weight = weights.sum(axis=-1, keepdims=True)
+        weighted = _weighted(weights, value, part, layer.scratch)
+        if begin == 0:
+            top, total, acc = peak, weight, weighted
+        else:
+            fade = np.exp(top[:, live:] - peak)
+            top[:, live:] = peak
+            total[:, live:] = total[:, live:] * fade + weight
+            acc[:, live:] = acc[:, live:] * fade + weighted
 
     lse[...] = _unpacked(top + np.log(total), queries, q_heads)[..., 0]
-    acc /= np.where(total == 0, np.float32(1), total)
+    acc /= total
     out[...] = _unpacked(acc, queries, q_heads)
 
 
@@ -193,7 +191,8 @@ def _weighted(weights: Float32, value: Float32, part: int, scratch: Scratch) -> 
     by_key = value.reshape(heads, 1, -1, part, value.shape[2])
     sums = scratch.array("sums", (*by_part.shape[:-1], value.shape[2]), np.float32)
     np.matmul(by_part, by_key, out=sums)
-    return sums.sum(axis=2) if sums.shape[2] > 1 else sums[:, :, 0]
+    total: Float32 = sums.sum(axis=2)
+    return total
 
 
 def _packed(q: Float32, heads: int, row_tile: int) -> Float32:

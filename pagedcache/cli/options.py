@@ -11,23 +11,25 @@ from pagedcache.spec import MAX_BLOCK_SIZE, parse_bytes
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Memory(click.ParamType):
-    """A number of bytes, written as people write it."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes."""
-        try:
-            return parse_bytes(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def read_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """Return the bytes that an option's value such as ``512 MiB`` stands for."""
+    try:
+        return parse_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def cache_options(command: Command) -> Command:
     """Add the options that shape a cache."""
     for option in (
-        click.option("--memory", type=Memory(), default="512 MiB", show_default=True, help="What K and V may take."),
+        click.option(
+            "--memory",
+            metavar="SIZE",
+            callback=read_size,
+            default="512 MiB",
+            show_default=True,
+            help="What K and V may take.",
+        ),
         click.option("--dtype", default="float32", show_default=True, help="What K and V are stored as."),
         click.option(
             "--block-size",

@@ -34,9 +34,8 @@ cdef class BlockPool:
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil
     cdef bint c_is_lone_group(self, const int32_t *blocks) noexcept nogil
     cdef void c_put_group(self, int32_t first) noexcept nogil
-    cdef int32_t c_count_down(
-        self, const int32_t *ids, int32_t n, int32_t *last_held, int32_t *free_now
-    ) noexcept nogil
+    cdef void c_let_go(self, int32_t block) noexcept nogil
+    cdef int32_t c_count_down(self, const int32_t *ids, int32_t n, int32_t *idle, int32_t *listed) noexcept nogil
     cdef int c_detach(self) except -1
     cdef int c_check_order(self) except -1
     cpdef check(self)
@@ -65,10 +64,7 @@ cdef class BlockPool:
         self.records[block].refcount -= 1
         if self.records[block].refcount > 0:
             return 0
-        if self.records[block].node == NO_NODE:
-            self.c_put(block)
-        else:
-            self.policy.c_insert(block)
+        self.c_let_go(block)
         return 1
 
     @cython.final

@@ -34,8 +34,13 @@ from pagedcache.core._convert import int32_array
 from pagedcache.errors import InvalidBlock, OutOfBlocks
 
 
-def block_ids(values):
+cdef const int32_t[::1] block_ids(values):
     """int32 [n] of block ids; what is no int32 is no block."""
+    if type(values) is np.ndarray:
+        try:
+            return values
+        except (ValueError, TypeError):
+            pass
     try:
         return int32_array(values, "blocks")
     except ValueError as error:
@@ -189,6 +194,13 @@ cdef class BlockPool:
             self.groups[self.num_groups] = group
             self.num_groups += 1
 
+    cdef void c_let_go(self, int32_t block) noexcept nogil:
+        """The last reference is gone: keep the block as cached where it can be found, else take it back."""
+        if self.records[block].node == NO_NODE:
+            self.c_put(block)
+        else:
+            self.policy.c_insert(block)
+
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil:
         """Drop one reference to each of `count` blocks, the last first; how many became usable."""
         cdef int32_t k = count, usable = 0
@@ -205,7 +217,7 @@ cdef class BlockPool:
     cdef inline bint c_is_lone_group(self, const int32_t *blocks) noexcept nogil:
         """Whether these four blocks are an aligned group that one holder has, unpublished."""
         cdef int32_t first = blocks[0], k
-        if first % GROUP != 0:
+        if first % GROUP != 0 or first + GROUP > self.num_blocks + 1:
             return False
         for k in range(GROUP):
             if (blocks[k] != first + k or self.records[first + k].refcount != 1
@@ -330,38 +342,51 @@ cdef class BlockPool:
             An id is out of range, or named more often than it is held; nothing was changed.
         """
         cdef const int32_t[::1] ids = block_ids(blocks)
-        cdef int32_t n = <int32_t>min(ids.shape[0], <Py_ssize_t>INT32_MAX), i, wrong, free_now = 0, usable
-        cdef int32_t *last_held = <int32_t *>malloc(n * sizeof(int32_t) + 1)
-        if not last_held:
+        cdef int32_t n = <int32_t>ids.shape[0], i, wrong, listed = 0, usable = 0
+        cdef int32_t *idle = <int32_t *>malloc(n * sizeof(int32_t) + 1)
+        if not idle:
             raise MemoryError(f"no memory to drop {n} blocks")
-        wrong = self.c_count_down(&ids[0] if n else NULL, n, last_held, &free_now)
+        wrong = self.c_count_down(&ids[0] if n else NULL, n, idle, &listed)
         if wrong >= 0:
             for i in range(wrong):
                 self.records[ids[i]].refcount += 1
-            free(last_held)
+            free(idle)
             if not 1 <= ids[wrong] <= self.num_blocks:
                 raise InvalidBlock(f"block {ids[wrong]} is out of range; ids are 1..{self.num_blocks}")
             raise InvalidBlock(f"block {ids[wrong]} is dropped more often than it is held: freed before, or never taken")
-        for i in range(free_now):       # counted down to 0: one reference is put back, and dropped for good
-            self.records[last_held[i]].refcount = 1
-        usable = self.c_drop(last_held, free_now)
-        free(last_held)
+        for i in range(listed - 1, -1, -1):
+            if idle[i] < 0:
+                self.c_put_group(-idle[i])
+                usable += GROUP
+            else:
+                self.c_let_go(idle[i])
+                usable += 1
+        free(idle)
         self.external_refs -= n
         return usable
 
-    cdef int32_t c_count_down(
-        self, const int32_t *ids, int32_t n, int32_t *last_held, int32_t *free_now
-    ) noexcept nogil:
-        """Take one off each refcount and list those that reach 0; the index of the first wrong id, or -1."""
+    cdef int32_t c_count_down(self, const int32_t *ids, int32_t n, int32_t *idle, int32_t *listed) noexcept nogil:
+        """Take one off each refcount; the index of the first wrong id, or -1.
+
+        Lists the blocks that reach 0: an id for one, the negated first id for a lone group.
+        """
         cdef BlockRecord *records = self.records
-        cdef int32_t i, listed = 0
-        for i in range(n):
+        cdef int32_t i = 0, k
+        while i < n:
             if not 1 <= ids[i] <= self.num_blocks or records[ids[i]].refcount <= 0:
                 return i
+            if ids[i] % GROUP == 0 and i + GROUP <= n and self.c_is_lone_group(ids + i):
+                for k in range(GROUP):
+                    records[ids[i] + k].refcount = 0
+                idle[listed[0]] = -ids[i]
+                listed[0] += 1
+                i += GROUP
+                continue
             records[ids[i]].refcount -= 1
-            last_held[listed] = ids[i]
-            listed += records[ids[i]].refcount == 0
-        free_now[0] = listed
+            if records[ids[i]].refcount == 0:
+                idle[listed[0]] = ids[i]
+                listed[0] += 1
+            i += 1
         return -1
 
     @cython.critical_section

@@ -1,10 +1,15 @@
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from pagedcache.core.block_pool cimport BlockPool
 from pagedcache.core.prefix_index cimport PrefixIndex
 from pagedcache.core.records cimport NO_NODE
 from pagedcache.core.step cimport StepBuffers
+
+
+cdef const int64_t[::1] handles_of(object ids)
+cdef const int32_t[::1] counts_of(object counts, Py_ssize_t n, str name)
+cdef int refuse_negative(const int32_t[::1] values, str name) except -1
 
 
 cdef enum RowState:
@@ -45,7 +50,8 @@ cdef class RowTable:
     cdef int32_t call                   # number of the running call, for Row.mark
 
     cdef int c_widen(self, int32_t blocks) except -1
-    cdef int32_t c_first_wrong(self, const int64_t *ids, int32_t n, bint closed) noexcept nogil
+    cdef int32_t c_new_call(self, Py_ssize_t n) noexcept nogil
+    cdef int c_refuse(self, int64_t handle, int32_t i) except -1
     cdef Py_ssize_t c_name(self, const int64_t[::1] ids, bint closed) except -1
     cdef int32_t c_open_row(self) noexcept nogil
     cdef void c_close_row(self, int32_t row) noexcept nogil
@@ -73,6 +79,21 @@ cdef class RowTable:
     @cython.final
     cdef inline int32_t c_blocks_for(self, int32_t positions) noexcept nogil:
         return self.c_block_of(positions + self.block_size - 1)
+
+    @cython.final
+    cdef inline bint c_name_row(self, int64_t handle, int32_t i, bint closed) noexcept nogil:
+        """Name one row as entry i of the running call; False where it may not be named."""
+        cdef uint32_t row = <uint32_t>handle
+        if row >= <uint32_t>self.max_sequences:
+            return False
+        cdef Row *entry = &self.rows[row]
+        if entry.generation != handle >> 32 or entry.state != LIVE or entry.mark == self.call:
+            return False
+        if closed and entry.in_step:
+            return False
+        entry.mark = self.call
+        self.named[i] = <int32_t>row
+        return True
 
     @cython.final
     cdef inline void c_spoil(self, int32_t row, int32_t entry) noexcept nogil:

@@ -22,7 +22,7 @@ from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
 import numpy as np
 
 from pagedcache.core._checks import require
-from pagedcache.core._convert import int32_array
+from pagedcache.core._convert import int32_array, int64_array
 from pagedcache.errors import InvalidSequence, StepOpen
 
 cdef enum:
@@ -40,19 +40,29 @@ def bounded_int(value, str name, int64_t low, int64_t high):
     return int(value)
 
 
-def per_sequence(values, Py_ssize_t n, str name):
-    """int32 [n] of counts or positions, from an array or from one int for all; none negative."""
+cdef const int64_t[::1] handles_of(object ids):
+    """int64 [n]; an int64 array goes straight through, anything else is converted with checks."""
+    if type(ids) is np.ndarray:
+        try:
+            return ids
+        except (ValueError, TypeError):
+            pass
+    return int64_array(ids, "ids")
+
+
+cdef const int32_t[::1] counts_of(object counts, Py_ssize_t n, str name):
+    """int32 [n] of counts or positions, or int32 [1] of one for all; none negative."""
     cdef const int32_t[::1] array
-    if isinstance(values, (int, np.integer)) and not isinstance(values, bool):
-        return np.full(n, bounded_int(values, name, 0, MAX_LENGTH), np.int32)
-    array = int32_array(values, name)
+    if isinstance(counts, (int, np.integer)) and not isinstance(counts, bool):
+        return np.array([bounded_int(counts, name, 0, MAX_LENGTH)], np.int32)
+    array = int32_array(counts, name)
     if array.shape[0] != n:
         raise ValueError(f"{name} has {array.shape[0]} entries for {n} sequences")
     refuse_negative(array, name)
     return array
 
 
-def refuse_negative(const int32_t[::1] values, str name):
+cdef int refuse_negative(const int32_t[::1] values, str name) except -1:
     """Raise ValueError for the first negative entry, with its place."""
     cdef Py_ssize_t i
     cdef int32_t union = 0
@@ -62,6 +72,7 @@ def refuse_negative(const int32_t[::1] values, str name):
         for i in range(values.shape[0]):
             if values[i] < 0:
                 raise ValueError(f"{name} holds {values[i]} at {i}; it must be 0 to {INT32_MAX}")
+    return 0
 
 
 def later(str what):
@@ -136,47 +147,34 @@ cdef class RowTable:
         self.pitch = pitch
         return 0
 
-    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, bint closed) except -1:
-        """Put the rows of `ids` into self.named; with `closed`, none may be in an open step."""
-        cdef Py_ssize_t n = ids.shape[0]
-        cdef int32_t i, row
-        if n == 0:
-            return 0
+    cdef int32_t c_new_call(self, Py_ssize_t n) noexcept nogil:
+        """Begin to name rows; how many of n ids to look at until one must be wrong or named twice."""
+        cdef int32_t row
         if self.call == INT32_MAX:
             self.call = 0
-            for i in range(self.max_sequences):
-                self.rows[i].mark = 0
+            for row in range(self.max_sequences):
+                self.rows[row].mark = 0
         self.call += 1
-        # More ids than rows: one of the first max_sequences + 1 is wrong or named twice.
-        i = self.c_first_wrong(&ids[0], <int32_t>min(n, self.max_sequences + <Py_ssize_t>1), closed)
-        if i < 0:
-            return n
-        row = <int32_t>(<uint32_t>ids[i])
-        if 0 <= row < self.max_sequences and self.c_handle(row) == ids[i] and self.rows[row].state == LIVE:
-            if self.rows[row].mark == self.call:
-                raise ValueError(f"handle {ids[i]} is named twice in one call (entry {i})")
-            raise StepOpen(f"handle {ids[i]} (entry {i}) is in an open step: commit or abandon it first")
-        raise InvalidSequence(
-            f"handle {ids[i]} (entry {i}) names no live sequence: it was released, or is another cache's"
-        )
+        return <int32_t>min(n, self.max_sequences + <Py_ssize_t>1)
 
-    cdef int32_t c_first_wrong(self, const int64_t *ids, int32_t n, bint closed) noexcept nogil:
-        """Name the rows up to the first id that may not be named, whose index is returned; -1 if none."""
+    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, bint closed) except -1:
+        """Put the rows of `ids` into self.named; with `closed`, none may be in an open step."""
         cdef int32_t i
-        cdef uint32_t row
-        cdef Row *entry
-        for i in range(n):
-            row = <uint32_t>ids[i]
-            if row >= <uint32_t>self.max_sequences:
-                return i
-            entry = &self.rows[row]
-            if entry.generation != ids[i] >> 32 or entry.state != LIVE or entry.mark == self.call:
-                return i
-            if closed and entry.in_step:
-                return i
-            entry.mark = self.call
-            self.named[i] = <int32_t>row
-        return -1
+        for i in range(self.c_new_call(ids.shape[0])):
+            if not self.c_name_row(ids[i], i, closed):
+                self.c_refuse(ids[i], i)
+        return ids.shape[0]
+
+    cdef int c_refuse(self, int64_t handle, int32_t i) except -1:
+        """Raise what is wrong with entry i, which could not be named."""
+        cdef int32_t row = <int32_t>(<uint32_t>handle)
+        if 0 <= row < self.max_sequences and self.c_handle(row) == handle and self.rows[row].state == LIVE:
+            if self.rows[row].mark == self.call:
+                raise ValueError(f"handle {handle} is named twice in one call (entry {i})")
+            raise StepOpen(f"handle {handle} (entry {i}) is in an open step: commit or abandon it first")
+        raise InvalidSequence(
+            f"handle {handle} (entry {i}) names no live sequence: it was released, or is another cache's"
+        )
 
     cdef int32_t c_open_row(self) noexcept nogil:
         """A fresh live row; the caller knows that num_vacant > 0."""

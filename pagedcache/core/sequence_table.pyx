@@ -5,14 +5,14 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memcpy
 
 from pagedcache.core.records cimport NO_NODE
-from pagedcache.core.row_table cimport DOOMED, LIVE, Row
+from pagedcache.core.row_table cimport DOOMED, LIVE, Row, counts_of, handles_of, refuse_negative
 from pagedcache.core.step_table cimport StepTable
 
 import numpy as np
 
 from pagedcache.core._convert import int64_array, ragged_tokens
 from pagedcache.core.results import Admission, CacheStats
-from pagedcache.core.row_table import bounded_int, later, per_sequence, refuse_negative
+from pagedcache.core.row_table import bounded_int, later
 from pagedcache.errors import OutOfSequences
 
 cdef enum:
@@ -88,15 +88,17 @@ cdef class SequenceTable(StepTable):
         cdef const int32_t[::1] tokens = flat
         cdef const int64_t[::1] indptr = ends
         n = indptr.shape[0] - 1
-        cdef const int32_t[::1] extra = per_sequence(reserve, n, "reserve")
-        cdef const int32_t[::1] pad = per_sequence(0 if pads is None else pads, n, "pads")
+        cdef const int32_t[::1] extras = counts_of(reserve, n, "reserve")
+        cdef const int32_t[::1] all_pads = counts_of(0 if pads is None else pads, n, "pads")
+        cdef int32_t extra, pad
         refuse_negative(tokens, "prompts")
         cdef int64_t[::1] ids = np.full(n, -1, np.int64)
         cdef int32_t[::1] cached = np.zeros(n, np.int32)
         cdef signed char[::1] status = np.zeros(n, np.int8)
         with cython.critical_section(self.pool):
             for i in range(n):
-                total = indptr[i + 1] - indptr[i] + extra[i] + pad[i]
+                total = indptr[i + 1] - indptr[i] + extras[i * (extras.shape[0] == n)]
+                total += all_pads[i * (all_pads.shape[0] == n)]
                 if total <= self.max_length and self.c_blocks_for(<int32_t>total) <= self.pool.num_blocks:
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
@@ -108,16 +110,17 @@ cdef class SequenceTable(StepTable):
                     continue
                 if status[i] == NEVER_FITS:
                     continue
+                extra = extras[i * (extras.shape[0] == n)]
+                pad = all_pads[i * (all_pads.shape[0] == n)]
                 row = self.c_admit(
-                    &tokens[0] + indptr[i] if tokens.shape[0] else NULL, indptr[i + 1] - indptr[i], pad[i], extra[i],
-                    &outcome,
+                    &tokens[0] + indptr[i] if tokens.shape[0] else NULL, indptr[i + 1] - indptr[i], pad, extra, &outcome
                 )
                 status[i] = <signed char>outcome
                 if outcome == NOT_NOW:
                     waiting = True
                     continue
                 ids[i] = self.c_handle(row)
-                cached[i] = self.rows[row].position - pad[i]
+                cached[i] = self.rows[row].position - pad
             self.pool.c_note_peak()
         return Admission(ids.base, cached.base, np.asarray(status.base))
 
@@ -210,7 +213,7 @@ cdef class SequenceTable(StepTable):
         cdef Py_ssize_t i, k, m
         cdef int32_t row, child, j, blocks
         cdef int64_t per_parent = bounded_int(n, "n", 0, INT32_MAX)
-        cdef const int64_t[::1] handles = int64_array(ids, "ids")
+        cdef const int64_t[::1] handles = handles_of(ids)
         cdef const int32_t[::1] cut
         cdef int64_t[:, ::1] children
         with cython.critical_section(self.pool):
@@ -258,7 +261,7 @@ cdef class SequenceTable(StepTable):
         """
         cdef Py_ssize_t i, n
         cdef int32_t row, usable = 0
-        cdef const int64_t[::1] handles = int64_array(ids, "ids")
+        cdef const int64_t[::1] handles = handles_of(ids)
         cdef const int32_t[::1] cut
         with cython.critical_section(self.pool):
             n = self.c_name(handles, closed=True)
@@ -280,8 +283,10 @@ cdef class SequenceTable(StepTable):
 
     cdef const int32_t[::1] c_cuts(self, at, Py_ssize_t n, str name):
         """Positions to cut the named rows at, each between the row's pad and its position."""
-        cdef const int32_t[::1] cuts = per_sequence(at, n, name)
+        cdef const int32_t[::1] cuts = counts_of(at, n, name)
         cdef Py_ssize_t i
+        if cuts.shape[0] != n:      # one for all
+            cuts = np.full(n, cuts[0], np.int32)
         cdef Row *row
         for i in range(n):
             row = &self.rows[self.named[i]]
@@ -304,7 +309,7 @@ cdef class SequenceTable(StepTable):
         """
         cdef Py_ssize_t i
         cdef int32_t row, usable = 0
-        cdef const int64_t[::1] handles = int64_array(ids, "ids")
+        cdef const int64_t[::1] handles = handles_of(ids)
         with cython.critical_section(self.pool):
             for i in range(self.c_name(handles, closed=False)):
                 row = self.named[i]

@@ -10,7 +10,10 @@ cdef struct Demand:
     int64_t tokens      # new tokens
     int64_t shown       # table entries to write
     int32_t width       # most blocks of any row after the step
-    int32_t too_long    # first entry that would pass max_length, or -1
+    int32_t rows        # sequences named
+    int32_t stride      # 1: a count per sequence; 0: one for all
+    int32_t wrong       # first entry that cannot be extended, or -1
+    bint too_long       # because it would pass max_length; else its handle may not be named
 
 
 cdef class StepTable(RowTable):
@@ -19,8 +22,10 @@ cdef class StepTable(RowTable):
     cdef uint8_t *to_copy       # [max_sequences] the named row's last block must be copied before it is written
     cdef int64_t num_copies
     cdef int64_t num_adopted
-    cdef Demand c_demand(self, const int32_t *counts, int32_t n) noexcept nogil
-    cdef void c_fill(self, const int32_t *counts, int32_t n) noexcept nogil
+    cdef Demand c_demand(
+        self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
+    ) noexcept nogil
+    cdef void c_fill(self, const int64_t *handles, const int32_t *counts, Demand demand) noexcept nogil
     cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil
     cdef void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil
     cdef void c_copy_last_block(self, int32_t row, int32_t i) noexcept nogil

@@ -12,13 +12,13 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
-from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable
+from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable, counts_of, handles_of, refuse_negative
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
 import numpy as np
 
-from pagedcache.core._convert import int32_array, int64_array
-from pagedcache.core.row_table import later, per_sequence, refuse_negative
+from pagedcache.core._convert import int32_array
+from pagedcache.core.row_table import later
 from pagedcache.errors import OutOfBlocks, StepBusy, StepClosed
 
 
@@ -45,8 +45,8 @@ cdef class StepTable(RowTable):
         cdef Demand demand
         if depths is not None or cascade:
             raise later("extend(depths=, cascade=)")
-        cdef const int64_t[::1] handles = int64_array(ids, "ids")
-        cdef const int32_t[::1] new = per_sequence(counts, handles.shape[0], "counts")
+        cdef const int64_t[::1] handles = handles_of(ids)
+        cdef const int32_t[::1] new = counts_of(counts, handles.shape[0], "counts")
         with cython.critical_section(self.pool):
             demand = self.c_checked_demand(handles, new)
             return demand.blocks <= self.pool.c_usable()
@@ -78,14 +78,12 @@ cdef class StepTable(RowTable):
             A sequence would grow beyond max_length.
         """
         cdef Demand demand
-        cdef int32_t n
         cdef Step step
         if depths is not None or cascade:
             raise later("extend(depths=, cascade=)")
-        cdef const int64_t[::1] handles = int64_array(ids, "ids")
-        cdef const int32_t[::1] new = per_sequence(counts, handles.shape[0], "counts")
+        cdef const int64_t[::1] handles = handles_of(ids)
+        cdef const int32_t[::1] new = counts_of(counts, handles.shape[0], "counts")
         with cython.critical_section(self.pool):
-            n = <int32_t>handles.shape[0]
             demand = self.c_checked_demand(handles, new)
             if demand.blocks > self.pool.c_usable():
                 raise OutOfBlocks(
@@ -100,33 +98,34 @@ cdef class StepTable(RowTable):
             step.owner = self
             step.buffers = self.buffers
             self.pool.c_make_vacant(<int32_t>demand.blocks)
-            if n > 0:
-                memcpy(self.buffers.c.ids, &handles[0], n * sizeof(int64_t))
-                self.c_fill(&new[0], n)
-            else:
-                self.c_fill(NULL, 0)
+            self.c_fill(&handles[0] if demand.rows else NULL, &new[0] if demand.rows else NULL, demand)
             self.pool.c_note_peak()
             self.step = step
             return step
 
     cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *:
-        cdef Py_ssize_t n
+        """c_demand, or the error for what is wrong with an entry."""
         cdef Demand demand
-        cdef int32_t row
+        cdef int32_t row, count
+        cdef Py_ssize_t n = handles.shape[0]
         if self.step is not None:
             raise StepBusy("a step is open: commit or abandon it before the next extend (steps_in_flight is 1)")
-        n = self.c_name(handles, closed=True)
-        demand = self.c_demand(&counts[0] if n else NULL, <int32_t>n)
-        if demand.too_long >= 0:
-            row = self.named[demand.too_long]
+        demand = self.c_demand(&handles[0] if n else NULL, &counts[0] if n else NULL, counts.shape[0] == n, n)
+        if demand.wrong >= 0:
+            if not demand.too_long:
+                self.c_refuse(handles[demand.wrong], demand.wrong)
+            row = self.named[demand.wrong]
+            count = counts[demand.wrong if counts.shape[0] == n else 0]
             raise ValueError(
-                f"{counts[demand.too_long]} tokens at position {self.rows[row].position} (entry {demand.too_long}) make "
-                f"{<int64_t>counts[demand.too_long] + self.rows[row].position}, beyond max_length {self.max_length}"
+                f"{count} tokens at position {self.rows[row].position} (entry {demand.wrong}) make "
+                f"{<int64_t>self.rows[row].position + count}, beyond max_length {self.max_length}"
             )
         return demand
 
-    cdef Demand c_demand(self, const int32_t *counts, int32_t n) noexcept nogil:
-        """What extending the named rows takes, and which last blocks must be copied (self.to_copy).
+    cdef Demand c_demand(
+        self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
+    ) noexcept nogil:
+        """Name the rows; what extending them takes; which last blocks must be copied (self.to_copy).
 
         Rows that share a last block write one after the other: the last of them alone has it then, and
         writes in place. So each copier's reference is taken off while counting, and put back at the end.
@@ -134,38 +133,46 @@ cdef class StepTable(RowTable):
         cdef Demand demand
         cdef BlockRecord *records = self.pool.records
         cdef Row *row
-        cdef int32_t i, need, last, block
+        cdef int32_t i, count, need, last, block
         demand.blocks = demand.copies = demand.tokens = demand.shown = 0
         demand.width = 0
-        demand.too_long = -1
-        for i in range(n):
-            row = &self.rows[self.named[i]]
-            self.to_copy[i] = False
-            if counts[i] > self.max_length - row.position:
-                demand.too_long = i
+        demand.stride = stride
+        demand.wrong = -1
+        demand.too_long = False
+        demand.rows = self.c_new_call(n)
+        for i in range(demand.rows):
+            if not self.c_name_row(handles[i], i, True):
+                demand.wrong = i
                 break
-            need = self.c_blocks_for(row.position + counts[i])
+            row = &self.rows[self.named[i]]
+            count = counts[i * stride]
+            self.to_copy[i] = False
+            if count > self.max_length - row.position:
+                demand.wrong = i
+                demand.too_long = True
+                break
+            need = self.c_blocks_for(row.position + count)
             last = self.c_block_of(row.position)
-            demand.tokens += counts[i]
+            demand.tokens += count
             demand.shown += need - min(row.clean, last)
             demand.width = max(demand.width, need)
             if need > row.num_blocks:
                 demand.blocks += need - row.num_blocks
-            if counts[i] > 0 and last * self.block_size != row.position:
+            if count > 0 and last * self.block_size != row.position:
                 block = self.c_table(self.named[i])[last]
                 if not self.c_is_writable(block):
                     self.to_copy[i] = True
                     records[block].refcount -= 1
                     demand.copies += 1
         if demand.copies > 0:
-            for i in range(n if demand.too_long < 0 else demand.too_long):
+            for i in range(demand.rows if demand.wrong < 0 else demand.wrong):
                 if self.to_copy[i]:
                     last = self.c_block_of(self.rows[self.named[i]].position)
                     records[self.c_table(self.named[i])[last]].refcount += 1
         demand.blocks += demand.copies
         return demand
 
-    cdef void c_fill(self, const int32_t *counts, int32_t n) noexcept nogil:
+    cdef void c_fill(self, const int64_t *handles, const int32_t *counts, Demand demand) noexcept nogil:
         """Do what c_demand counted, and write every array of the step."""
         cdef GroupArrays *group = &self.buffers.group.c
         # Local, since the compiler must fear that a store into one array changes the others' addresses.
@@ -179,9 +186,10 @@ cdef class StepTable(RowTable):
         cdef int32_t size = self.block_size
         group.num_copies = group.num_new = group.num_diff = 0
         step.qo_indptr[0] = 0
-        for i in range(n):
+        for i in range(demand.rows):
             row = named[i]
-            count = counts[i]
+            count = counts[i * demand.stride]
+            step.ids[i] = handles[i]
             entry = &rows[row]
             position = entry.position
             entry.in_step = True
@@ -203,7 +211,7 @@ cdef class StepTable(RowTable):
                 self.c_fill_tokens(row, i, filled, count)
             filled += count
             step.qo_indptr[i + 1] = filled
-        self.buffers.c.num_sequences = n
+        self.buffers.c.num_sequences = demand.rows
         self.buffers.c.num_tokens = filled
 
     cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil:

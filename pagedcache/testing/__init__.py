@@ -1,0 +1,29 @@
+"""The conformance suite that every backend has to pass, for ours and for those of others.
+
+In a test module of your own::
+
+    import pytest
+    from pagedcache.testing import BackendConformance
+
+    class TestMyBackend(BackendConformance):
+        @pytest.fixture
+        def backend(self):
+            return MyBackend()
+
+What the backend's capabilities leave out is skipped; everything else has to hold.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "pagedcache.testing._attention_checks",
+    "pagedcache.testing._refusal_checks",
+    "pagedcache.testing._stability_checks",
+    "pagedcache.testing._storage_checks",
+)
+
+from pagedcache.testing.conformance import BackendConformance  # noqa: E402
+from pagedcache.testing.oracle import reference_attention, rounded  # noqa: E402
+from pagedcache.testing.scenes import Scene, make_scene, make_step  # noqa: E402
+
+__all__ = ["BackendConformance", "Scene", "make_scene", "make_step", "reference_attention", "rounded"]

@@ -12,6 +12,7 @@ pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 
 import tiny_llama
+
 from pagedcache.cli import main
 from pagedcache.serving.models import fetch
 
@@ -116,7 +117,11 @@ def test_every_backend_and_dtype_can_be_named(command, model):
         (["generate", "x", "--model", "{model}", "--dtype", "float64"], 1, "dtype is 'float64'; it must be one of"),
         (["generate", "x", "--model", "{model}", "--backend", "abacus"], 1, "abacus"),
         (["generate", "", "--raw", "--model", "{model}"], 1, "prompt 0 has 0 tokens"),
-        (["generate", "x" * 300, "--raw", "--model", "{model}"], 1, "prompt 0 has 300 tokens; the model takes 1 to 255"),
+        (
+            ["generate", "x" * 300, "--raw", "--model", "{model}"],
+            1,
+            "prompt 0 has 300 tokens; the model takes 1 to 255",
+        ),
         (["generate", "x" * 99, "--model", "{model}", "--memory", "20kB"], 1, "give the cache more memory"),
         (["plan"], 2, "give either --model"),
         (["plan", "--layers", "3"], 2, "give either --model"),
@@ -194,7 +199,9 @@ def test_missing_extras_are_named(missing, model):
 
 
 def test_python_dash_m():
-    done = subprocess.run([sys.executable, "-m", "pagedcache", "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "pagedcache", "--version"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0
     assert done.stdout.startswith("pagedcache ")
 

@@ -6,6 +6,7 @@ pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 
 import tiny_llama
+
 from pagedcache.serving.models import find_model, load_model
 
 

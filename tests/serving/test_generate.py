@@ -1,4 +1,4 @@
-"""The generation loop on a tiny model: however the work is arranged, the texts are the same and the cache is left clean."""
+"""The generation loop on a tiny model: however the work is arranged, texts are the same and the cache is left clean."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,14 @@ def test_batched_and_chunked_equal_alone(run, cache_of, alone, block_size, step_
 def test_greedy_samples_are_equal(run, cache_of, alone):
     result = run([PROMPTS[3], PROMPTS[0]], cache_of(), n=3)
     assert tokens_of(result) == 3 * [alone[3]] + 3 * [alone[0]]
-    assert [(each.prompt, each.sample) for each in result.completions] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert [(each.prompt, each.sample) for each in result.completions] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
 
 
 def test_samples_share_the_prompt_and_copy_what_they_write(run, cache_of):
@@ -131,7 +138,9 @@ def test_blocks_of_the_caller_are_not_touched(run, cache_of, alone):
 def test_what_never_fits_is_refused_before_anything_runs(run, cache_of, n):
     cache = cache_of(num_blocks=13 * n - 1 - 10 * (n - 1))
     seen = []
-    with pytest.raises(OutOfBlocks, match=rf"prompt 1 may need {13 + 3 * (n - 1)} blocks \({n} x up to 40 \+ 12 tokens\)"):
+    with pytest.raises(
+        OutOfBlocks, match=rf"prompt 1 may need {13 + 3 * (n - 1)} blocks \({n} x up to 40 \+ 12 tokens\)"
+    ):
         run(PROMPTS, cache, n=n, on_text=lambda *event: seen.append(event))
     assert seen == []
     assert cache.stats().query_tokens == 0

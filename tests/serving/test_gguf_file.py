@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import tiny_llama
+
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models import gguf_file
 from pagedcache.serving.models.gguf_file import GGUFFile
@@ -153,7 +154,11 @@ def test_every_truncation_is_refused(tiny_path, tmp_path):
 def test_flipped_bytes_never_do_harm(tmp_path):
     """Any single wrong byte in a header gives another file or a refusal, and never a large allocation."""
     data = header(tensors=1, values=3)
-    data += value("a", 9, array(8, 2, text("x") + text("yy"))) + value("b", 4, bytes(4)) + value("c", 9, array(5, 1, bytes(4)))
+    data += (
+        value("a", 9, array(8, 2, text("x") + text("yy")))
+        + value("b", 4, bytes(4))
+        + value("c", 9, array(5, 1, bytes(4)))
+    )
     data += tensor(shape=(4, 2))
     data += bytes(-len(data) % 32 + 32)
     path = tmp_path / "flipped.gguf"
@@ -176,7 +181,7 @@ def test_dtype_that_cannot_be_dequantised_is_refused(tmp_path):
     path = tmp_path / "i32.gguf"
     data = header(tensors=1) + tensor(dtype=int(gguf.GGMLQuantizationType.I32))
     path.write_bytes(data + bytes(-len(data) % 32 + 16))
-    with GGUFFile(path) as file, pytest.raises(UnsupportedModel, match="'t': .*I32"):
+    with GGUFFile(path) as file, pytest.raises(UnsupportedModel, match=r"'t': .*I32"):
         file.float32("t")
 
 

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import tiny_llama
+
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models import TextStream, Tokenizer
 

@@ -1,0 +1,223 @@
+"""Verbs that meet: threads, finalizers that the garbage collector runs, arguments that call back, forked children.
+
+C02 and contract 12: calls serialise. C13: order of destruction does not matter. Contract 13: after fork() the child works.
+"""
+
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from drive import blocks_of, feed, position_of, prefill
+
+from pagedcache.core import BlockPool, SequenceTable
+from pagedcache.errors import PagedCacheError
+
+VERBS = {
+    "admit": lambda t, a, n: t.admit([np.ones(20, np.int32)]),
+    "match": lambda t, a, n: t.match([np.ones(20, np.int32)]),
+    "extend": lambda t, a, n: t.abandon(t.extend(a, n)),
+    "can_extend": lambda t, a, n: t.can_extend(a, n),
+    "commit": lambda t, a, n: t.commit(t.extend(a, n), n),
+    "fork": lambda t, a, n: t.fork(a, 2, at=n),
+    "truncate": lambda t, a, n: t.truncate(a, n),
+    "release": lambda t, a, n: t.release(a),
+    "block_table": lambda t, a, n: t.block_table(a[0]),
+    "stats": lambda t, a, n: t.stats(),
+}
+
+
+class Owned:
+    """What callers write around a handle. In a cycle, so that only the collector ends it."""
+
+    def __init__(self, table, sid):
+        self.table, self.sid, self.me = table, sid, self
+
+    def __del__(self):
+        self.table.release([self.sid])
+
+
+@pytest.fixture
+def collector():
+    """The collector off, and its thresholds put back at the end."""
+    thresholds, enabled = gc.get_threshold(), gc.isenabled()
+    gc.collect()
+    gc.disable()
+    yield
+    gc.set_threshold(*thresholds)
+    if enabled:
+        gc.enable()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_finalizer_may_release_in_the_middle_of_any_verb(collector, verb):
+    """The collector strikes at the k-th allocation, wherever inside the verb that is."""
+    for k in range(1, 40):
+        table = SequenceTable(BlockPool(64), 4, max_sequences=8)
+        sids, counts = np.array([prefill(table, [1] * 18)]), np.array([4], np.int32)
+        call = VERBS[verb]
+        owned = Owned(table, prefill(table, [2] * 18))
+        gc.set_threshold(gc.get_count()[0] + k, 10, 10)
+        del owned
+        gc.enable()
+        call(table, sids, counts)
+        gc.disable()
+        table.check()
+        gc.collect()
+        table.check()
+        if verb == "fork":
+            assert table.stats().sequences == 3
+        elif verb != "release":
+            assert position_of(table, int(sids[0])) == {"truncate": 4, "commit": 22}.get(verb, 18)
+
+
+class Meddler:
+    """An integer array that calls `act` when it is looked at."""
+
+    def __init__(self, values, act):
+        self.values, self.act = values, act
+
+    def __array__(self, *_, **__):
+        self.act()
+        return np.array(self.values)
+
+
+MEDDLED = {
+    "truncate positions": lambda t, a, m: t.truncate([a], m([4])),
+    "truncate ids": lambda t, a, m: t.truncate(m([a]), [4]),
+    "fork at": lambda t, a, m: t.fork([a], 1, at=m([4])),
+    "fork ids": lambda t, a, m: t.fork(m([a]), 1, at=[4]),
+    "extend counts": lambda t, a, m: t.extend([a], m([4])),
+    "extend ids": lambda t, a, m: t.extend(m([a]), [4]),
+    "can_extend counts": lambda t, a, m: t.can_extend([a], m([4])),
+    "release": lambda t, a, m: t.release(m([a])),
+    "admit": lambda t, a, m: t.admit([m([1] * 20)]),
+    "admit pads": lambda t, a, m: t.admit([[1]], pads=m([4])),
+    "match": lambda t, a, m: t.match([m([1] * 20)]),
+    "commit": lambda t, a, m: t.commit(t.extend([a], 4), m([1] * 4)),
+}
+ACTS = {
+    "release it": lambda t, a, b: t.release([a]),
+    "release another": lambda t, a, b: t.release([b]),
+    "name another": lambda t, a, b: t.fork([b], 0),
+    "fork another": lambda t, a, b: t.fork([b], 2),
+    "truncate it": lambda t, a, b: t.truncate([a], [2]),
+    "open a step": lambda t, a, b: t.extend([b], 3),
+    "fill the pool": lambda t, a, b: t.admit([[9] * 4] * 20),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("call", MEDDLED)
+def test_an_argument_that_calls_back_finds_or_leaves_a_sound_table(call, act):
+    table = SequenceTable(BlockPool(16), 4, max_sequences=8)
+    a, b = prefill(table, [1] * 18), prefill(table, [2] * 18)
+    before = blocks_of(table, b)
+
+    def meddle():
+        with contextlib.suppress(PagedCacheError):
+            ACTS[act](table, a, b)
+
+    with contextlib.suppress(PagedCacheError, ValueError):
+        MEDDLED[call](table, a, lambda values: Meddler(values, meddle))
+    table.check()
+    if act != "release another":
+        assert position_of(table, b) == 18 and blocks_of(table, b)[:5] == before
+
+
+def test_threads_share_a_table():
+    """Readers, sharers and one engine loop, switched as often as can be."""
+    table = SequenceTable(BlockPool(400), 4, max_sequences=64)
+    failures, stop = [], threading.Event()
+
+    def worker(seed, body):
+        rng = np.random.default_rng(seed)
+        try:
+            while not stop.is_set():
+                body(rng)
+        except BaseException as error:
+            failures.append(error)
+            stop.set()
+
+    def share(rng):
+        admission = table.admit([[int(rng.integers(3))] * int(rng.integers(1, 20))], pads=[int(rng.integers(2))])
+        if admission.status[0] == 0:
+            ids = admission.ids.tolist()
+            with contextlib.suppress(MemoryError):
+                ids += table.fork(ids, 2, at=[table.position(ids[0])])[0].tolist()
+            table.truncate(ids, [table.position(sid) for sid in ids])
+            assert table.stats().sequences >= len(ids)
+            table.release(ids)
+
+    def engine(rng):
+        admission = table.admit([[int(rng.integers(3))] * 12])
+        if admission.status[0] == 0:
+            cached = int(admission.cached[0])
+            feed(table, admission.ids, [[1] * (12 - cached)])
+            step = table.extend(admission.ids, 3)
+            assert step.slots.tolist() == step.slots.tolist() and step.kv_lens.tolist() == [15]
+            table.abandon(step)
+            table.release(admission.ids)
+
+    def look(rng):
+        assert table.match([[int(rng.integers(3))] * 12])[0] <= 8
+        table.check()
+
+    threads = [threading.Thread(target=worker, args=(n, body)) for n, body in enumerate([share, share, engine, look])]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        stop.wait(1.5)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    if failures:
+        raise failures[0]
+    table.check()
+    assert table.stats().free == 400 and table.stats().sequences == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() here")
+def test_a_forked_child_has_a_table_of_its_own():
+    table = SequenceTable(BlockPool(16), 4)
+    sid = prefill(table, [1] * 9)
+    step = table.extend([sid], 1)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            table.commit(step, [1])
+            prefill(table, [2] * 9)
+            table.release([sid])
+            table.check()
+            code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    table.commit(step, [7])
+    assert position_of(table, sid) == 10 and table.match([[2] * 9])[0] == 0
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "del pool", "del table", "del step", "raise SystemExit(0)", "t = [table]; t.append(t)"]
+)
+def test_c13_the_interpreter_ends_quietly_with_live_sequences_and_an_open_step(ending):
+    code = "\n".join(
+        [
+            "from pagedcache.core import BlockPool, SequenceTable",
+            "pool = BlockPool(8)",
+            "table = SequenceTable(pool, 4)",
+            "step = table.extend(table.admit([[1] * 9]).ids, 9)",
+            "slots = step.slots",
+            ending,
+        ]
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
