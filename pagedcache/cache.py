@@ -7,7 +7,7 @@ through, and serialises callers with one lock.
 
 import threading
 from collections.abc import Sequence as ABCSequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -83,7 +83,7 @@ class KVCache:
         memory: int | str | None = None,
         num_blocks: int | None = None,
         backend: str | Backend = "numpy",
-        storage: None | Literal["metadata"] | Buffers = None,
+        storage: Literal["metadata"] | Buffers | None = None,
         max_sequences: int = 256,
         max_length: int | None = None,
         steps_in_flight: int | None = None,
@@ -105,9 +105,7 @@ class KVCache:
         if memory is not None:
             num_blocks = spec.blocks_for(memory)
         self.pool = BlockPool(num_blocks)
-        self.sequences = SequenceTable(
-            self.pool, spec.block_size, max_sequences=max_sequences, max_length=max_length
-        )
+        self.sequences = SequenceTable(self.pool, spec.block_size, max_sequences=max_sequences, max_length=max_length)
         self.storage: Storage | None = None
         if not (isinstance(storage, str) and storage == "metadata"):
             self.storage = self.backend.allocate(spec, self.pool.num_blocks, storage)
@@ -123,7 +121,7 @@ class KVCache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # An exception on its way keeps arrays alive in its frames; it must not be replaced by that.
-        with suppress(ViewsOutstanding) if kind is not None else suppress():
+        with suppress(*([ViewsOutstanding] if kind is not None else [])):
             self.close()
 
     def __repr__(self) -> str:
@@ -228,7 +226,7 @@ class KVCache:
         """
         with self._open():
             if self.storage is None:
-                raise ValueError("this cache is metadata only (storage='metadata'): attention is its owner's to compute")
+                raise ValueError("the cache is metadata only (storage='metadata'): its owner computes attention")
             if (k is None) != (v is None):
                 raise ValueError("give both k and v, or neither (None: only read)")
             if k is not None:
@@ -347,7 +345,7 @@ class KVCache:
         """Drain the record of stored and removed blocks. Not built yet."""
         return self.sequences.events()
 
-    def _open(self) -> "threading.RLock":  # type: ignore[valid-type]
+    def _open(self) -> AbstractContextManager[Any]:
         if self._closed:
             raise CacheClosed("the cache is closed; make a new one")
         return self._lock

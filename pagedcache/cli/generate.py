@@ -99,14 +99,17 @@ def _summary(report: serving.Report, max_tokens: int) -> list[tuple[str, str]]:
     if report.decode_seconds:
         rates.append(f"{report.decode_tokens / report.decode_seconds:.1f} new tokens a second")
     return [
-        ("prompts", f"{report.prompt_tokens} tokens, {report.reused_tokens} of them found in the prefix cache"),
-        ("texts", f"{report.new_tokens} tokens"),
+        (
+            "prompts",
+            f"{_count(report.prompt_tokens, 'token')}, {report.reused_tokens} of them found in the prefix cache",
+        ),
+        ("texts", _count(report.new_tokens, "token")),
         ("speed", ", then ".join(rates)),
-        ("stored", f"{peak.tokens} tokens at the fullest moment, when {peak.sequences} sequences were live"),
+        ("stored", f"{_count(peak.tokens, 'token')} of {_count(peak.sequences, 'sequence')}, at the fullest moment"),
         (
             "blocks",
-            f"{peak.blocks} of {report.spec.block_size} tokens, {peak.shared} of them shared; "
-            f"{peak.blocks_alone} if nothing were shared; {report.copied} copied",
+            f"{peak.blocks}, with room for {report.spec.block_size} tokens each; {peak.shared} of them shared "
+            f"({peak.blocks_alone} if nothing were), {report.copied} copied",
         ),
         ("memory", f"{_mib(report.paged_nbytes)} in blocks"),
         (
@@ -115,6 +118,10 @@ def _summary(report: serving.Report, max_tokens: int) -> list[tuple[str, str]]:
             f"{_mib(report.context_nbytes)} if it reserves the model's {report.context}",
         ),
     ]
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _mib(nbytes: int) -> str:

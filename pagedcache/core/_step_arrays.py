@@ -47,7 +47,7 @@ def checked_step_arrays(
     live = np.arange(tables.shape[1]) < -(-lens[:, None] // np.int32(block_size))
     if (tables[live] < 0).any():
         raise ValueError(f"block_tables holds {tables[live].min()} within the blocks that kv_lens covers")
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "block_tables": tables,
         "kv_lens": lens,
         "qo_indptr": indptr,

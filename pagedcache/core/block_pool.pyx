@@ -397,6 +397,15 @@ cdef class BlockPool:
             raise InvalidBlock(f"block {block} is out of range; ids are 1..{self.num_blocks}")
         return self.records[ids[0]].refcount
 
+    @cython.critical_section
+    def refcounts(self):
+        """int32 [num_blocks + 1]: a copy of all reference counts, by block id."""
+        cdef int32_t block
+        cdef int32_t[::1] counts = np.empty(self.num_blocks + 1, np.int32)
+        for block in range(self.num_blocks + 1):
+            counts[block] = self.records[block].refcount
+        return counts.base
+
     cpdef check(self):
         """Audit every invariant in O(num_blocks); AssertionError names the first that is broken."""
         cdef int32_t block, group, i, vacant = 0, idle = 0, held = 0

@@ -56,6 +56,16 @@ def generate(
         A prompt is empty or longer than the model's context, or an argument is below 1.
     OutOfBlocks, OutOfSequences
         A prompt with its samples would not fit into the cache even if alone. Nothing was computed.
+
+    Examples
+    --------
+    >>> from pagedcache import KVCache
+    >>> from pagedcache.serving.models import find_model, load_model
+    >>> model, tokenizer = load_model(find_model())                         # doctest: +SKIP
+    >>> prompt = tokenizer.chat([("user", "What is the capital of France?")])  # doctest: +SKIP
+    >>> with KVCache(model.cache_spec(), memory="64 MiB") as cache:         # doctest: +SKIP
+    ...     generate(model, tokenizer, [prompt], cache).completions[0].text
+    'The capital of France is Paris.'
     """
     for name, value in (("n", n), ("max_tokens", max_tokens), ("step_tokens", step_tokens)):
         if value < 1:

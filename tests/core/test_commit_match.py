@@ -281,6 +281,34 @@ def test_many_distinct_chains_are_all_found_exactly():
     table.check()
 
 
+@pytest.mark.parametrize("tag_bits", [0, 1, 5])
+def test_colliding_tags_never_serve_another_prompt(tag_bits):
+    """Contract 2: a hit compares tokens and parent, so that a weak hash costs time and nothing else."""
+    table = SequenceTable(BlockPool(100), 2, tag_bits=tag_bits)
+    chains = [[a, b, c, a, b] for a in range(3) for b in range(3) for c in range(3)]
+    for n, chain in enumerate(chains):
+        assert all(length(table, other) < 4 for other in chains[n:])
+        prefill(table, chain)
+        assert all(length(table, other) == 4 for other in chains[: n + 1])
+    table.check()
+
+
+def test_what_finds_no_slot_within_the_probe_limit_is_not_published():
+    """Contract 18: the index gets no slower; the rows go on and share less."""
+    table = SequenceTable(BlockPool(800), 2, max_sequences=250, tag_bits=0)
+    ids = [prefill(table, [n, 1, 1, 1]) for n in range(250)]
+    published = table.stats().published
+    assert 0 < published < 500
+    assert sum(table.match([[n, 1, 1, 1, 1] for n in range(250)]).tolist()) == 2 * published
+    feed(table, ids, [[n, n] for n in range(250)])
+    table.check()
+    table.release(ids)
+    assert table.stats().free == 800
+    for n in range(250, 600):  # and the crowded slots are usable again when their blocks are recycled
+        table.release([prefill(table, [n, 1, 1, 1])])
+    table.check()
+
+
 def test_hit_and_query_tokens_are_counted(make):
     table = make()
     prefill(table, range(9))

@@ -49,11 +49,14 @@ class Machine(RuleBasedStateMachine):
         block_size=st.integers(1, 5),
         max_sequences=st.sampled_from([12, 8, 5, 2]),
         max_length=st.sampled_from([None, None, None, 30, 9]),
+        tag_bits=st.sampled_from([64, 64, 2, 0]),  # few bits: everything collides in the prefix index
         rng=SEEDS,
     )
-    def start(self, num_blocks, block_size, max_sequences, max_length, rng):
+    def start(self, num_blocks, block_size, max_sequences, max_length, tag_bits, rng):
         pool = BlockPool(num_blocks)
-        self.table = SequenceTable(pool, block_size, max_sequences=max_sequences, max_length=max_length)
+        self.table = SequenceTable(
+            pool, block_size, max_sequences=max_sequences, max_length=max_length, tag_bits=tag_bits
+        )
         bound = num_blocks * block_size if max_length is None else max_length
         self.bs = block_size
         self.weights = [weight * rng.choice([0.2, 1, 1, 3]) for weight in VERBS.values()]  # another mix in each run

@@ -257,6 +257,12 @@ def test_from_arrays_positions_leave_the_pad_out():
     assert built(kv_pads=[1, 0]).positions.tolist() == [3, 4, 2]
 
 
+def test_from_arrays_of_more_queries_than_positions():
+    """The first queries see nothing (contract 5) and have no slot: -1 there, never block 0 or the last block."""
+    step = built(kv_lens=[2, 0], qo_indptr=[0, 4, 5])
+    assert step.slots.tolist() == [-1, -1, 12, 13, -1] and step.kv_last_page_len.tolist() == [2, 0]
+
+
 def test_from_arrays_agrees_with_the_table(ragged):
     step = ragged[2]
     again = Step.from_arrays(
@@ -299,16 +305,14 @@ def test_from_arrays_does_not_keep_the_callers_memory():
         {"qo_indptr": [0, 2]},
         {"qo_indptr": [1, 2, 3]},
         {"qo_indptr": [0, 3, 2]},
-        {"qo_indptr": [0, 7, 8]},  # more queries than positions
         {"qo_indptr": [0, -1, 3]},
         {"block_tables": [3, 5]},
         {"block_tables": [[3, -2, -1], [2, -1, -1]]},
         {"block_tables": [[3, 2**31, -1], [2, -1, -1]]},
         {"block_tables": [[3.0, 5.0], [2.0, 1.0]]},
         {"positions": [1, 2]},
-        {"positions": [1, 2, -1]},
         {"slots": [1, 2]},
-        {"slots": [1, 2, -1]},
+        {"slots": [1, 2, -2]},
         {"kv_starts": [0]},
         {"kv_starts": [-1, 0]},
         {"kv_pads": [-1, 0]},

@@ -83,9 +83,14 @@ class LlamaModel:
 
     Examples
     --------
-    >>> from pagedcache.serving.models import LlamaModel
-    >>> model = LlamaModel.from_gguf("model.gguf")                          # doctest: +SKIP
-    >>> spec = model.cache_spec(block_size=16)                              # doctest: +SKIP
+    >>> from pagedcache import KVCache
+    >>> from pagedcache.serving.models import load_model
+    >>> model, tokenizer = load_model("model.gguf")                         # doctest: +SKIP
+    >>> cache = KVCache(model.cache_spec(), memory="64 MiB")                # doctest: +SKIP
+    >>> prompt = tokenizer.encode("The capital of France is")               # doctest: +SKIP
+    >>> step = cache.extend(cache.admit([prompt]).ids, len(prompt))         # doctest: +SKIP
+    >>> tokenizer.decode([model.forward(prompt, step, cache)[0].argmax()])  # doctest: +SKIP
+    ' Paris'
     """
 
     def __init__(

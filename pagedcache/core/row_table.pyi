@@ -1,0 +1,20 @@
+from pagedcache.core.block_pool import BlockPool
+
+class RowTable:
+    pool: BlockPool
+    block_size: int
+    max_sequences: int
+    max_length: int
+    num_sequences: int
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        *,
+        max_sequences: int = 256,
+        max_length: int | None = None,
+        tag_bits: int = 64,
+    ) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    def check(self) -> None: ...

@@ -1,0 +1,334 @@
+"""The five classes of a well-known tutorial on paged attention, over the core and a backend.
+
+For learning, and for code written against the tutorial: it runs with its imports changed. Pages are
+blocks, page tables are block tables; page id p is block id p + 1. One layer, one page at a time: a
+`KVCache` does the same for whole steps, thirty times faster.
+
+Tensors of torch are taken, and given back for them, without torch ever being imported here.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedcache._tensors import as_array, torch_of
+from pagedcache.backends import Backend, Storage, get
+from pagedcache.core import BlockPool, Step
+from pagedcache.errors import InvalidBlock, OutOfBlocks
+from pagedcache.spec import CacheSpec
+
+__all__ = ["BlockManager", "Page", "PageTable", "PagedAttention", "SequenceManager"]
+
+
+class Page:
+    """One page of a `BlockManager`, looked at where it lies."""
+
+    def __init__(self, manager: "BlockManager", page_id: int) -> None:
+        self._manager = manager
+        self.page_id = page_id
+
+    @property
+    def ref_count(self) -> int:
+        """How many sequences, tables and callers hold the page."""
+        return self._manager.pool.refcount(self.page_id + 1)
+
+    @property
+    def keys(self) -> NDArray[Any]:
+        """[page_size, num_heads, head_dim]: the keys, no copy; read-only while the page is shared."""
+        return self._array(0)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """[page_size, num_heads, head_dim]: the values, no copy; read-only while the page is shared."""
+        return self._array(1)
+
+    def _array(self, which: int) -> NDArray[Any]:
+        array: NDArray[Any] = self._manager.storage.view(0)[which][self.page_id + 1]
+        if self.ref_count > 1:
+            array = array.view()
+            array.flags.writeable = False
+        return array
+
+
+class BlockManager:
+    """A pool of `total_pages` pages of K/V memory.
+
+    Parameters
+    ----------
+    total_pages, page_size, num_heads, head_dim : int
+        Pages, tokens per page, K/V heads, size of a head.
+    backend : str or Backend
+    dtype : {"float32", "float16", "bfloat16"}
+        What K and V are stored as.
+
+    Examples
+    --------
+    >>> manager = BlockManager(total_pages=4, page_size=16, num_heads=2, head_dim=8)
+    >>> page = manager.allocate_page()
+    >>> manager.pages[page].ref_count, len(manager.free_pages)
+    (1, 3)
+    >>> manager.free_page(page)
+    """
+
+    def __init__(
+        self,
+        total_pages: int,
+        page_size: int,
+        num_heads: int,
+        head_dim: int,
+        backend: str | Backend = "numpy",
+        dtype: str = "float32",
+    ) -> None:
+        self.spec = CacheSpec(layers=1, kv_heads=num_heads, head_dim=head_dim, block_size=page_size, dtype=dtype)
+        self.backend: Backend = get(backend)
+        self.pool = BlockPool(total_pages)
+        self.storage: Storage = self.backend.allocate(self.spec, total_pages)
+        self.page_size = page_size
+        self.pages: Sequence[Page] = tuple(Page(self, page_id) for page_id in range(total_pages))
+        self._callers: dict[int, int] = {}  # page id -> references that allocate_page gave out
+
+    @property
+    def free_pages(self) -> list[int]:
+        """Ids of the pages that nobody holds."""
+        return [int(page_id) for page_id in np.flatnonzero(self.pool.refcounts()[1:] == 0)]
+
+    @property
+    def allocated_pages(self) -> set[int]:
+        """Ids of the pages that somebody holds."""
+        return {int(page_id) for page_id in np.flatnonzero(self.pool.refcounts()[1:])}
+
+    def allocate_page(self) -> int:
+        """Take a page; OutOfBlocks (a MemoryError) if none is free."""
+        page_id = self._take()
+        self._callers[page_id] = 1
+        return page_id
+
+    def free_page(self, page_id: int) -> None:
+        """Give back what `allocate_page` gave; sequences that hold the page keep it.
+
+        Raises
+        ------
+        InvalidBlock
+            The page was not taken with allocate_page, or was freed before.
+        """
+        if page_id not in self._callers:
+            raise InvalidBlock(
+                f"page {page_id} is not one that allocate_page gave out, or was freed before; "
+                "pages of a sequence are freed with free_sequence"
+            )
+        del self._callers[page_id]
+        self._drop(page_id)
+
+    def _take(self) -> int:
+        try:
+            return int(self.pool.allocate(1)[0]) - 1
+        except OutOfBlocks:
+            raise OutOfBlocks(f"No free pages available: all {self.pool.num_blocks} are in use") from None
+
+    def _hold(self, page_id: int) -> None:
+        self.pool.incref([page_id + 1])
+
+    def _drop(self, page_id: int) -> None:
+        self.pool.decref([page_id + 1])
+
+
+class PageTable:
+    """Maps logical pages to physical ones.
+
+    Parameters
+    ----------
+    block_manager : BlockManager, optional
+        With one, `map_page` holds a reference to what it maps; without, the table is a plain mapping.
+    """
+
+    def __init__(self, block_manager: BlockManager | None = None) -> None:
+        self._manager = block_manager
+        self._pages: dict[int, int] = {}
+        self.num_tokens = 0  # positions that a SequenceManager has filled
+
+    @property
+    def logical_to_physical(self) -> Mapping[int, int]:
+        """Logical page -> page id, read-only."""
+        return MappingProxyType(self._pages)
+
+    @logical_to_physical.setter
+    def logical_to_physical(self, value: Any) -> None:
+        raise AttributeError(
+            "logical_to_physical is read-only, since copying it would share pages without holding them; "
+            "use SequenceManager.clone_sequence, or map_page for one page"
+        )
+
+    def map_page(self, logical_id: int, physical_id: int) -> None:
+        """Map one logical page; what it mapped before is let go."""
+        if logical_id < 0:
+            raise ValueError(f"logical page {logical_id} is negative")
+        if self._manager is not None:
+            self._manager._hold(physical_id)
+        before = self._pages.get(logical_id)
+        self._pages[logical_id] = physical_id
+        if before is not None and self._manager is not None:
+            self._manager._drop(before)
+
+    def get_physical_page(self, logical_id: int) -> int:
+        """Page id of a logical page, or -1."""
+        return self._pages.get(logical_id, -1)
+
+    def _clear(self) -> None:
+        if self._manager is not None:
+            for page_id in self._pages.values():
+                self._manager._drop(page_id)
+        self._pages.clear()
+        self.num_tokens = 0
+
+    def __del__(self) -> None:
+        if getattr(self, "_pages", None):
+            self._clear()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a PageTable cannot be copied or pickled; use SequenceManager.clone_sequence")
+
+
+class _Tables(Mapping[Hashable, PageTable]):
+    """Sequence id -> page table, read-only; a missing id is a KeyError that says so."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Hashable, PageTable] = {}
+
+    def __getitem__(self, seq_id: Hashable) -> PageTable:
+        if seq_id not in self.tables:
+            raise KeyError(f"there is no sequence {seq_id!r}; create_sequence makes one")
+        return self.tables[seq_id]
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self.tables)
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+
+class SequenceManager:
+    """Sequences over the pages of one `BlockManager`; ``sequences[seq_id]`` is a sequence's PageTable."""
+
+    def __init__(self, block_manager: BlockManager) -> None:
+        self.block_manager = block_manager
+        self.sequences: Mapping[Hashable, PageTable] = _Tables()
+
+    def create_sequence(self, seq_id: Hashable) -> PageTable:
+        """A new, empty sequence; ValueError if the id is taken."""
+        return self._register(seq_id, PageTable(self.block_manager))
+
+    def append_kv(self, seq_id: Hashable, token_pos: int, key: Any, value: Any) -> None:
+        """Store K/V of one token.
+
+        Parameters
+        ----------
+        token_pos : int
+            The sequence's next position appends; an earlier one is overwritten. A shared page is copied
+            before it is written.
+        key, value : [num_heads, head_dim]
+
+        Raises
+        ------
+        ValueError
+            A position beyond the next one; nothing was changed.
+        OutOfBlocks
+            No page is free; nothing was changed.
+        """
+        table = self.sequences[seq_id]
+        manager = self.block_manager
+        if not 0 <= token_pos <= table.num_tokens:
+            raise ValueError(f"token_pos is {token_pos}; sequence {seq_id!r} takes 0 to {table.num_tokens} (the next)")
+        shape = (manager.spec.kv_heads, manager.spec.head_dim)
+        k, v = (as_array(given, name) for given, name in ((key, "key"), (value, "value")))
+        if k.shape != shape or v.shape != shape:
+            raise ValueError(f"key and value must be [num_heads, head_dim] = {shape}, not {k.shape} and {v.shape}")
+        logical, offset = divmod(token_pos, manager.page_size)
+        page_id = table.get_physical_page(logical)
+        owned = page_id >= 0 and manager.pages[page_id].ref_count == 1
+        target = page_id if owned else manager._take()
+        try:
+            if page_id >= 0 and not owned:
+                manager.backend.copy_blocks(manager.storage, np.array([[page_id + 1, target + 1]], np.int32))
+            slot = np.array([(target + 1) * manager.page_size + offset], np.int64)
+            manager.backend.write(manager.storage, 0, k[None], v[None], slot)
+        except BaseException:
+            if not owned:
+                manager._drop(target)
+            raise
+        if not owned:
+            table._pages[logical] = target
+            if page_id >= 0:
+                manager._drop(page_id)
+        table.num_tokens = max(table.num_tokens, token_pos + 1)
+
+    def clone_sequence(self, src_id: Hashable, new_id: Hashable) -> PageTable:
+        """A new sequence that shares every page of another; ValueError if the id is taken."""
+        source = self.sequences[src_id]
+        clone = self._register(new_id, PageTable(self.block_manager))
+        for logical_id, page_id in source._pages.items():
+            clone.map_page(logical_id, page_id)
+        clone.num_tokens = source.num_tokens
+        return clone
+
+    def free_sequence(self, seq_id: Hashable) -> None:
+        """Let a sequence go; pages that nobody else holds become free."""
+        self.sequences[seq_id]._clear()
+        del self.sequences.tables[seq_id]  # type: ignore[attr-defined]
+
+    def _register(self, seq_id: Hashable, table: PageTable) -> PageTable:
+        if seq_id in self.sequences:
+            raise ValueError(f"sequence {seq_id!r} exists already; free_sequence it first, or take another id")
+        self.sequences.tables[seq_id] = table  # type: ignore[attr-defined]
+        return table
+
+
+class PagedAttention:
+    """Attention over page tables."""
+
+    def __init__(self, block_manager: BlockManager) -> None:
+        self.block_manager = block_manager
+
+    def compute(self, query: Any, page_table: PageTable, seq_len: int) -> Any:
+        """Each row of `query` attends, on its own, over the first `seq_len` tokens of one table.
+
+        Parameters
+        ----------
+        query : [batch, q_heads, head_dim]
+            ``q_heads`` is num_heads or a multiple of it (grouped queries).
+
+        Returns
+        -------
+        [batch, q_heads, head_dim]
+            In query's dtype; zeros where seq_len is 0.
+        """
+        rows = len(query)
+        return self._attend(query, [page_table] * rows, [seq_len] * rows)
+
+    def batch_compute(self, queries: Sequence[Any], page_tables: Sequence[PageTable], seq_lens: Sequence[int]) -> Any:
+        """One query [q_heads, head_dim] for each table and length; returns [n, q_heads, head_dim]."""
+        if not len(queries) == len(page_tables) == len(seq_lens):
+            raise ValueError(f"{len(queries)} queries, {len(page_tables)} page_tables, {len(seq_lens)} seq_lens")
+        if len(queries) == 0:
+            raise ValueError("batch_compute needs at least one query")
+        torch = torch_of(queries[0])
+        stacked = np.stack([as_array(query, "query") for query in queries])
+        return self._attend(torch.from_numpy(stacked).to(queries[0].dtype) if torch else stacked, page_tables, seq_lens)
+
+    def _attend(self, query: Any, tables: Sequence[PageTable], lengths: Sequence[int]) -> Any:
+        size = self.block_manager.page_size
+        q = as_array(query, "query")
+        width = max((-(-length // size) for length in lengths), default=0)
+        blocks = np.full((len(tables), max(width, 1)), -1, np.int32)
+        for row, table, length in zip(blocks, tables, lengths, strict=True):
+            for logical in range(-(-length // size)):
+                page_id = table.get_physical_page(logical)
+                if page_id < 0:
+                    raise ValueError(f"logical page {logical} is not mapped, but seq_len {length} reaches into it")
+                row[logical] = page_id + 1
+        step = Step.from_arrays(blocks, lengths, np.arange(len(tables) + 1), block_size=size)
+        out = self.block_manager.backend.attend(self.block_manager.storage, 0, q, step)
+        torch = torch_of(query)
+        return torch.from_numpy(out).to(query.dtype) if torch else out
