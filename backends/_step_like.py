@@ -6,13 +6,29 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["StepLike"]
+__all__ = ["GroupLike", "StepLike"]
 
 Int32: TypeAlias = npt.NDArray[np.int32]
 Int64: TypeAlias = npt.NDArray[np.int64]
 
 
-class StepLike(Protocol):
+class GroupLike(Protocol):
+    """The arrays of one layer group in a step."""
+
+    @property
+    def slots(self) -> Int64:
+        """[tokens], where the new tokens are written."""
+
+    @property
+    def kv_starts(self) -> Int32:
+        """[n], first row coordinate that is still held."""
+
+    @property
+    def block_tables(self) -> Int32:
+        """[n, width], block ids; -1 beyond the live prefix, 0 where released."""
+
+
+class StepLike(GroupLike, Protocol):
     """The attributes of a step that a backend reads; ``pagedcache.core.Step`` has them.
 
     Query ``i`` of sequence ``s``, which has ``n = qo_indptr[s+1] - qo_indptr[s]`` of them, stands
@@ -31,25 +47,13 @@ class StepLike(Protocol):
         """[n + 1], where each sequence's new tokens begin."""
 
     @property
-    def slots(self) -> Int64:
-        """[tokens], where the new tokens are written."""
-
-    @property
     def kv_lens(self) -> Int32:
         """[n], row coordinate where the sequence ends after the step."""
-
-    @property
-    def kv_starts(self) -> Int32:
-        """[n], first row coordinate that is still held."""
 
     @property
     def kv_pads(self) -> Int32:
         """[n], how many leading row coordinates are never visible."""
 
     @property
-    def block_tables(self) -> Int32:
-        """[n, width], block ids; -1 beyond the live prefix, 0 where released."""
-
-    @property
-    def groups(self) -> Sequence["StepLike"]:
-        """One per layer group, the first being this step itself."""
+    def groups(self) -> Sequence[GroupLike]:
+        """One per layer group; the step's own arrays are those of the first."""

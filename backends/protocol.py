@@ -20,6 +20,7 @@ from pagedcache.spec import CacheSpec
 __all__ = ["Array", "Backend", "Capabilities", "StepLike", "Storage", "get", "names"]
 
 Array: TypeAlias = Any  # an array of the backend's device; NumPy arrays for CPU backends
+OwnStorage: TypeAlias = Any  # a Storage that this backend's allocate returned
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,10 @@ class Backend(Protocol):
     def allocate(self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Array]] | None = None) -> Storage:
         """Own memory, all zero; or the caller's `buffers`, one (K, V[, scales]) per plane."""
 
-    def write(self, storage: Storage, layer: int, k: Array, v: Array, slots: Array) -> None:
+    def write(self, storage: OwnStorage, layer: int, k: Array, v: Array, slots: Array) -> None:
         """Store k [tokens, kv_heads, head_dim] and v [tokens, kv_heads, v_head_dim] at int64 slots."""
 
-    def attend(self, storage: Storage, layer: int, q: Array, step: StepLike, *, scale: float | None = None,
+    def attend(self, storage: OwnStorage, layer: int, q: Array, step: StepLike, *, scale: float | None = None,
                window: int | None = None, sink_tokens: int = 0, sink_logits: Array | None = None,
                softcap: float | None = None, alibi_slopes: Array | None = None, mask: Array | None = None,
                mask_indptr: Array | None = None, precision: str | None = None, out: Array | None = None,
@@ -112,17 +113,17 @@ class Backend(Protocol):
     def merge(self, outs: Array, lses: Array) -> tuple[Array, Array]:
         """Attention over disjoint sets of keys, stacked on axis 0, as if over their union."""
 
-    def copy_blocks(self, storage: Storage, pairs: Array) -> None:
+    def copy_blocks(self, storage: OwnStorage, pairs: Array) -> None:
         """Copy blocks in every plane, pairs int32 [m, 2] (src, dst); none is both src and dst."""
 
-    def copy_slots(self, storage: Storage, src: Array, dst: Array) -> None:
+    def copy_slots(self, storage: OwnStorage, src: Array, dst: Array) -> None:
         """Copy int64 slots in every plane; every source is read before a destination is written."""
 
-    def read_blocks(self, storage: Storage, ids: Array, layers: Sequence[int] | None = None,
+    def read_blocks(self, storage: OwnStorage, ids: Array, layers: Sequence[int] | None = None,
                     into: Array | None = None) -> Array:
         """Records uint8 [ids, layers, spec.record_nbytes]: K, V, K scales, V scales; always NHD."""
 
-    def write_blocks(self, storage: Storage, ids: Array, data: Array, layers: Sequence[int] | None = None) -> None:
+    def write_blocks(self, storage: OwnStorage, ids: Array, data: Array, layers: Sequence[int] | None = None) -> None:
         """Store what read_blocks returned, whatever the layout it was read from."""
     # fmt: on
 

@@ -59,13 +59,14 @@ def _within(
     return array
 
 
-def step_rows(step: StepLike, block_size: int, num_blocks: int, num_tokens: int) -> Rows:
+def step_rows(step: StepLike, group: int, block_size: int, num_blocks: int, num_tokens: int) -> Rows:
     """Return the sequences of a step, whose visible blocks all exist in the pool."""
     if step.block_size != block_size:
         raise ValueError(f"the step has block_size {step.block_size}; the storage has {block_size}")
-    tables = np.asarray(step.block_tables)
+    own = step.groups[group] if group else step
+    tables = np.asarray(own.block_tables)
     indptr, kv_lens = np.asarray(step.qo_indptr), np.asarray(step.kv_lens)
-    starts = np.maximum(step.kv_starts, step.kv_pads)
+    starts = np.maximum(own.kv_starts, step.kv_pads)
     n = len(kv_lens)
     if tables.shape[:1] != (n,) or starts.shape != (n,) or indptr.shape != (n + 1,):
         raise ValueError(

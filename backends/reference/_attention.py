@@ -1,7 +1,7 @@
 """Attention of one sequence over its blocks, in float32.
 
 The result for a sequence must not depend on the sequences beside it or on the number of BLAS
-threads, bit for bit. Hence every matrix product has one of a few fixed shapes, with zeros where
+threads, bit for bit. Hence every matrix product has one of a few fixed shapes, filled up where
 there is less to compute, and is small enough that OpenBLAS does it on the calling thread. The
 query heads that read one KV head, ``group`` many, are packed into rows, query after query; rows
 are cut into row tiles and keys into key tiles::
@@ -34,6 +34,7 @@ Int64 = npt.NDArray[np.int64]
 # there the bits agree for every shape tried, at twice that they differ for every shape. The
 # throughput of 32 x 128 x 64 is that of much larger products. Heads of one element become matrix
 # times vector, which stays on one thread below 9216 elements: so the largest tiles are 32 x 256.
+# Heads wider than 2048 would need smaller tiles than the smallest here.
 SERIAL_PRODUCT = 2**18
 ROW_TILES = (4, 32)  # smallest and largest
 KEY_TILES = (32, 256)  # smallest and largest; sizes are multiples of the smallest
@@ -65,26 +66,25 @@ class LayerReader:
         return rows + self._heads if self._by_head else rows
 
     def read(self, rows: Int64, size: int) -> tuple[Float32, Float32]:
-        """Return K [heads, size, head_dim] and V [heads, size, v_head_dim], zero beyond the given rows.
+        """Return K [heads, size, head_dim] and V [heads, size, v_head_dim], valid until the next call.
 
-        Both are valid until the next call.
+        Beyond the given rows the last one is repeated: its scores are masked there, and whatever
+        it holds, it cannot spoil more than where it counts. Slots that hold no token are not read.
         """
         count = rows.shape[-1]
         padded = self.scratch.array("rows", (*rows.shape[:-1], size), np.int64)
         padded[..., :count] = rows
-        padded[..., count:] = rows[..., -1:]  # read again in place of rows that do not exist
-        return self._gathered("K", self._key, padded, count), self._gathered("V", self._value, padded, count)
+        padded[..., count:] = rows[..., -1:]
+        return self._gathered("K", self._key, padded), self._gathered("V", self._value, padded)
 
-    def _gathered(self, name: str, plane: npt.NDArray[Any], rows: Int64, count: int) -> Float32:
+    def _gathered(self, name: str, plane: npt.NDArray[Any], rows: Int64) -> Float32:
         shape = (*rows.shape, *plane.shape[1:])
         # mode="clip" writes straight to `out`; step_rows has found every row within the plane.
         stored = plane.take(rows, axis=0, out=self.scratch.array(name, shape, plane.dtype.type), mode="clip")
         tokens = stored
         if stored.dtype != np.float32:
             tokens = widened(stored, out=self.scratch.array(name, shape, np.float32))
-        tokens = tokens if self._by_head else tokens.transpose(1, 0, 2)
-        tokens[:, count:] = 0
-        return tokens
+        return tokens if self._by_head else tokens.transpose(1, 0, 2)
 
 
 def attend_sequence(

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends.protocol import Capabilities, StepLike
+from pagedcache.backends.protocol import Backend, Capabilities, StepLike
 from pagedcache.backends.reference import _moves
 from pagedcache.backends.reference._arguments import output, step_rows
 from pagedcache.backends.reference._arguments import slots as _slots
@@ -132,8 +132,7 @@ class NumpyBackend:
         spec = storage.spec
         queries = numbers("q", q, spec.dtype)
         tokens, q_heads, _ = _shape_of_q(queries, spec)
-        group = spec.locate(layer)[0]
-        rows = step_rows(step.groups[group] if group else step, spec.block_size, storage.num_blocks, tokens)
+        rows = step_rows(step, spec.locate(layer)[0], spec.block_size, storage.num_blocks, tokens)
         factor = spec.head_dim**-0.5 if scale is None else float(scale)
         if not math.isfinite(factor):
             raise ValueError(f"scale is {factor}; it must be finite")
@@ -229,3 +228,7 @@ def _shape_of_q(q: npt.NDArray[Any], spec: CacheSpec) -> tuple[int, int, int]:
     if q.shape[1] == 0 or q.shape[1] % spec.kv_heads:
         raise ValueError(f"q has {q.shape[1]} heads; it must be a multiple of the cache's kv_heads={spec.kv_heads}")
     return q.shape
+
+
+if TYPE_CHECKING:
+    _conforms: Backend = NumpyBackend()

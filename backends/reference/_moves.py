@@ -66,9 +66,9 @@ def read_blocks(storage: NumpyStorage, ids: Any, layers: Sequence[int] | None, i
     for place, layer in enumerate(numbers):
         begin = 0
         for kind in _kinds(storage, layer):
-            piece = _nhd(kind[wanted], storage)
-            width = piece[0].nbytes if len(piece) else 0
-            records[:, place, begin : begin + width] = _bytes(piece)
+            width = kind[0].nbytes
+            blocks = np.ascontiguousarray(_nhd(kind[wanted], storage))
+            records[:, place, begin : begin + width] = blocks.view(np.uint8).reshape(wanted.size, width)
             begin += width
     return records
 
@@ -97,10 +97,6 @@ def _kinds(storage: NumpyStorage, layer: int) -> tuple[npt.NDArray[Any], ...]:
 def _nhd(blocks: npt.NDArray[Any], storage: NumpyStorage) -> npt.NDArray[Any]:
     """Turn blocks of the storage's layout into NHD, or NHD into the storage's layout."""
     return blocks if storage.spec.layout == "NHD" else blocks.swapaxes(1, 2)
-
-
-def _bytes(blocks: npt.NDArray[Any]) -> Bytes:
-    return np.ascontiguousarray(blocks).reshape(len(blocks), -1).view(np.uint8)
 
 
 def _layers(storage: NumpyStorage, layers: Sequence[int] | None) -> list[int]:

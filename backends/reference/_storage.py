@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pagedcache.backends.reference._formats import is_bfloat16
 from pagedcache.backends.reference._memory import zeros
 from pagedcache.errors import CacheClosed, ViewsOutstanding
 from pagedcache.spec import CacheSpec
@@ -68,7 +69,7 @@ class NumpyStorage:
     def raw(self, layer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """K and V of a layer as this backend computes with them: bfloat16 as uint16."""
         key, value, *_ = self.planes[self.spec.locate(layer)[1]]
-        return (key, value) if key.dtype.isbuiltin else (key.view(np.uint16), value.view(np.uint16))
+        return (key.view(np.uint16), value.view(np.uint16)) if is_bfloat16(key.dtype) else (key, value)
 
     def view(self, layer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the K and V arrays of a layer, of spec.key_shape and spec.value_shape."""
@@ -165,8 +166,8 @@ class _Loan:
 def _fitting(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} is {type(array).__name__}; it must be a NumPy array")
-    bits = np.dtype(f"u{dtype.itemsize}")
-    if array.dtype != dtype and not (array.dtype == bits and not dtype.isbuiltin):
+    bits = np.dtype(f"u{dtype.itemsize}") if dtype.kind == "V" else dtype  # of types that are not NumPy's own
+    if array.dtype not in (dtype, bits):
         raise ValueError(f"{name} has dtype {array.dtype}; the spec stores {dtype}")
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}; it must be {shape}, the reserved block included")

@@ -60,6 +60,8 @@ def checked_step_arrays(
     for name in ("positions", "slots"):
         if len(arrays[name]) != tokens:
             raise ValueError(f"{name} has {len(arrays[name])} entries for {tokens} tokens")
+    if tokens and arrays["slots"].min() < -1:
+        raise ValueError(f"slots holds {arrays['slots'].min()}; a slot is 0 or more, or -1 for none")
     return arrays
 
 

@@ -12,7 +12,7 @@ cdef class BlockPool:
     cdef readonly int64_t evictions     # cached blocks given up for new content
     cdef BlockRecord *records           # [num_blocks + 1]
     cdef int32_t num_vacant             # blocks that are neither held nor cached
-    cdef int64_t external_refs          # references taken through allocate and incref
+    cdef int32_t *callers               # [num_blocks + 1] references taken through allocate and incref
     cdef int32_t *singles               # stack of block ids; an entry whose block was taken is stale
     cdef int32_t num_singles
     cdef uint8_t *is_stacked            # [num_blocks + 1] the block has an entry in singles

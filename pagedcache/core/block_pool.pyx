@@ -20,7 +20,7 @@ One lock: the critical section of the pool guards it and everything built on it.
 """
 
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 
 from pagedcache.core.eviction cimport LRU
@@ -34,9 +34,14 @@ from pagedcache.core._convert import int32_array
 from pagedcache.errors import InvalidBlock, OutOfBlocks
 
 
+cdef bint all_one(const int32_t *counts) noexcept nogil:
+    """Whether a group's counts are all 1."""
+    return counts[0] == 1 and counts[1] == 1 and counts[2] == 1 and counts[3] == 1
+
+
 cdef const int32_t[::1] block_ids(values):
     """int32 [n] of block ids; what is no int32 is no block."""
-    if type(values) is np.ndarray:
+    if type(values) is np.ndarray and values.flags.aligned:
         try:
             return values
         except (ValueError, TypeError):
@@ -69,7 +74,7 @@ cdef class BlockPool:
     """
 
     def __cinit__(self, num_blocks):
-        cdef int32_t block, group, last_group
+        cdef int32_t block, last_group
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, (int, np.integer)):
             raise TypeError(f"num_blocks must be an int, not {type(num_blocks).__name__}")
         if not 1 <= num_blocks < INT32_MAX:
@@ -78,12 +83,13 @@ cdef class BlockPool:
         self.policy = LRU()
         last_group = self.num_blocks // GROUP
         self.records = <BlockRecord *>calloc(<size_t>self.num_blocks + 1, sizeof(BlockRecord))
+        self.callers = <int32_t *>calloc(<size_t>self.num_blocks + 1, sizeof(int32_t))
         self.singles = <int32_t *>malloc((<size_t>self.num_blocks + 1) * sizeof(int32_t))
         self.is_stacked = <uint8_t *>calloc(<size_t>self.num_blocks + 1, 1)
         self.groups = <int32_t *>malloc((<size_t>last_group + 1) * sizeof(int32_t))
         self.group_vacant = <uint8_t *>calloc(<size_t>last_group + 1, 1)
         self.is_group_stacked = <uint8_t *>calloc(<size_t>last_group + 1, 1)
-        if not (self.records and self.singles and self.is_stacked and self.groups
+        if not (self.records and self.callers and self.singles and self.is_stacked and self.groups
                 and self.group_vacant and self.is_group_stacked):
             raise MemoryError(f"no memory for the records of {num_blocks} blocks")
         self.policy.c_bind(self.records)
@@ -94,6 +100,7 @@ cdef class BlockPool:
 
     def __dealloc__(self):
         free(self.records)
+        free(self.callers)
         free(self.singles)
         free(self.is_stacked)
         free(self.groups)
@@ -273,7 +280,7 @@ cdef class BlockPool:
     @property
     def nbytes(self):
         """Bytes of bookkeeping held by the pool itself."""
-        return ((self.num_blocks + 1) * (sizeof(BlockRecord) + sizeof(int32_t) + 1)
+        return ((self.num_blocks + 1) * (sizeof(BlockRecord) + 2 * sizeof(int32_t) + 1)
                 + (self.num_blocks // GROUP + 1) * (sizeof(int32_t) + 2))
 
     @cython.critical_section
@@ -290,22 +297,22 @@ cdef class BlockPool:
         OutOfBlocks
             Fewer than `count` blocks are usable; nothing was changed.
         """
-        cdef int32_t n
+        cdef int32_t n, i
         if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
             raise TypeError(f"count must be an int, not {type(count).__name__}")
         if count < 0:
             raise ValueError(f"count is {count}; it must be 0 or more")
+        n = min(count, self.num_blocks)
+        cdef int32_t[::1] out = np.empty(n, np.int32)
         if count > self.c_usable():
             raise OutOfBlocks(f"{count} blocks wanted, {self.c_usable()} of {self.num_blocks} are usable")
-        n = count
-        ids = np.empty(n, np.int32)
-        cdef int32_t[::1] out = ids
         if n > 0:
             self.c_make_vacant(n)
             self.c_take(ZERO_BLOCK, n, &out[0])
-            self.external_refs += n
+            for i in range(n):
+                self.callers[out[i]] = 1
             self.c_note_peak()
-        return ids
+        return out.base
 
     @cython.critical_section
     def incref(self, blocks):
@@ -325,7 +332,7 @@ cdef class BlockPool:
                 raise InvalidBlock(f"block {ids[i]} is not held: it was freed before, or never allocated")
         for i in range(ids.shape[0]):
             self.records[ids[i]].refcount += 1
-        self.external_refs += ids.shape[0]
+            self.callers[ids[i]] += 1
 
     @cython.critical_section
     def decref(self, blocks):
@@ -350,10 +357,14 @@ cdef class BlockPool:
         if wrong >= 0:
             for i in range(wrong):
                 self.records[ids[i]].refcount += 1
+                self.callers[ids[i]] += 1
             free(idle)
             if not 1 <= ids[wrong] <= self.num_blocks:
                 raise InvalidBlock(f"block {ids[wrong]} is out of range; ids are 1..{self.num_blocks}")
-            raise InvalidBlock(f"block {ids[wrong]} is dropped more often than it is held: freed before, or never taken")
+            raise InvalidBlock(
+                f"block {ids[wrong]} is dropped more often than allocate and incref gave it: it was freed before, never "
+                "taken, or is a sequence's (release that)"
+            )
         for i in range(listed - 1, -1, -1):
             if idle[i] < 0:
                 self.c_put_group(-idle[i])
@@ -362,7 +373,6 @@ cdef class BlockPool:
                 self.c_let_go(idle[i])
                 usable += 1
         free(idle)
-        self.external_refs -= n
         return usable
 
     cdef int32_t c_count_down(self, const int32_t *ids, int32_t n, int32_t *idle, int32_t *listed) noexcept nogil:
@@ -371,17 +381,20 @@ cdef class BlockPool:
         Lists the blocks that reach 0: an id for one, the negated first id for a lone group.
         """
         cdef BlockRecord *records = self.records
+        cdef int32_t *callers = self.callers
         cdef int32_t i = 0, k
         while i < n:
-            if not 1 <= ids[i] <= self.num_blocks or records[ids[i]].refcount <= 0:
+            if not 1 <= ids[i] <= self.num_blocks or callers[ids[i]] <= 0:
                 return i
-            if ids[i] % GROUP == 0 and i + GROUP <= n and self.c_is_lone_group(ids + i):
+            if ids[i] % GROUP == 0 and i + GROUP <= n and self.c_is_lone_group(ids + i) and all_one(callers + ids[i]):
                 for k in range(GROUP):
                     records[ids[i] + k].refcount = 0
+                    callers[ids[i] + k] = 0
                 idle[listed[0]] = -ids[i]
                 listed[0] += 1
                 i += GROUP
                 continue
+            callers[ids[i]] -= 1
             records[ids[i]].refcount -= 1
             if records[ids[i]].refcount == 0:
                 idle[listed[0]] = ids[i]
@@ -415,7 +428,7 @@ cdef class BlockPool:
         require(len(stacked) == self.num_singles, "a block is on the single stack twice")
         require(len(whole) == self.num_groups, "a group is on the group stack twice")
         for block in range(1, self.num_blocks + 1):
-            require(self.records[block].refcount >= 0, f"block {block} has a negative refcount")
+            require(self.records[block].refcount >= self.callers[block] >= 0, f"block {block} lacks references")
             require(bool(self.is_stacked[block]) == (block in stacked), f"is_stacked of block {block} is wrong")
             if self.records[block].node != NO_NODE:
                 require(self.index is not None and self.index.blocks[self.records[block].node] == block,

@@ -94,8 +94,8 @@ cdef class PrefixIndex:
         cdef uint64_t upper = tag >> 32
         cdef uint64_t i = self.c_home(upper)
         cdef uint64_t slot
-        cdef int32_t node, probe
-        for probe in range(PROBE_LIMIT):
+        cdef int32_t node, _probe
+        for _probe in range(PROBE_LIMIT):
             slot = self.slots[i]
             if slot == EMPTY:
                 return NO_NODE
@@ -118,8 +118,8 @@ cdef class PrefixIndex:
         """
         cdef uint64_t upper = tag >> 32
         cdef uint64_t i = self.c_home(upper)
-        cdef int32_t probe, node
-        for probe in range(PROBE_LIMIT):
+        cdef int32_t _probe, node
+        for _probe in range(PROBE_LIMIT):
             if self.slots[i] == EMPTY:
                 break
             i = i + 1 if i + 1 < self.num_slots else 0

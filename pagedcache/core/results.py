@@ -42,7 +42,7 @@ class CacheStats:
     free: int  #: blocks usable now, idle cached ones included
     cached: int  #: idle blocks that a prefix match can find
     used: int  #: blocks held by sequences; a shared block counts once
-    shared: int  #: blocks held more than once
+    shared: int  #: blocks held more than once; an open step's hold on the source of a copy counts
     peak_used: int  #: most blocks ever held at once
     published: int  #: blocks that a prefix match can find, held or idle
     sequences: int  #: live sequences

@@ -35,19 +35,19 @@ cdef struct Row:
 
 cdef class RowTable:
     cdef readonly BlockPool pool
-    cdef readonly int32_t block_size    # tokens per block
-    cdef int32_t shift                  # log2 of block_size, or -1 where it is no power of two
-    cdef readonly int32_t max_sequences # rows
-    cdef readonly int32_t max_length    # most positions of one sequence
-    cdef readonly int32_t num_sequences # live rows
+    cdef readonly int32_t block_size      # tokens per block
+    cdef int32_t shift                    # log2 of block_size, or -1 where it is no power of two
+    cdef readonly int32_t max_sequences   # rows
+    cdef readonly int32_t max_length      # most positions of one sequence
+    cdef readonly int32_t num_sequences   # live rows
     cdef PrefixIndex index
-    cdef Row *rows                      # [max_sequences]
-    cdef int32_t *tables                # [max_sequences, pitch] physical block of each logical block
+    cdef Row *rows                        # [max_sequences]
+    cdef int32_t *tables                  # [max_sequences, pitch] physical block of each logical block
     cdef int32_t pitch
-    cdef int32_t *vacant                # stack of vacant rows
+    cdef int32_t *vacant                  # stack of vacant rows
     cdef int32_t num_vacant
-    cdef int32_t *named                 # [max_sequences] rows of the ids of the running call
-    cdef int32_t call                   # number of the running call, for Row.mark
+    cdef int32_t *named                   # [max_sequences] rows of the ids of the running call
+    cdef int32_t call                     # number of the running call, for Row.mark
 
     cdef int c_widen(self, int32_t blocks) except -1
     cdef int32_t c_new_call(self, Py_ssize_t n) noexcept nogil

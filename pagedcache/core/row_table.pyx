@@ -42,7 +42,7 @@ def bounded_int(value, str name, int64_t low, int64_t high):
 
 cdef const int64_t[::1] handles_of(object ids):
     """int64 [n]; an int64 array goes straight through, anything else is converted with checks."""
-    if type(ids) is np.ndarray:
+    if type(ids) is np.ndarray and ids.flags.aligned:
         try:
             return ids
         except (ValueError, TypeError):
@@ -100,7 +100,7 @@ cdef class RowTable:
         if not self.rows or not self.vacant or not self.named or not self.tables:
             raise MemoryError(f"no memory for the tables of {max_sequences} sequences")
         # A random start keeps handles of one table from naming sequences of another.
-        first_generation = int.from_bytes(os.urandom(3), "little") + 1
+        first_generation = int.from_bytes(os.urandom(4), "little") % INT32_MAX + 1
         for row in range(self.max_sequences):
             self.rows[row].generation = first_generation
             self.rows[row].place = -1
@@ -238,7 +238,8 @@ cdef class RowTable:
     cpdef check(self):
         """Audit every invariant of table, index and pool; AssertionError names the first broken one.
 
-        O(blocks + index slots + table entries), in Python: for tests and for finding faults.
+        O(blocks + index slots + table entries), in Python: for tests and for finding faults, while no other
+        thread is in a verb (`KVCache.check` sees to that).
         """
         cdef int32_t row, j, node, block, live = 0
         cdef Row entry
@@ -262,10 +263,7 @@ cdef class RowTable:
                 require(self.c_is_writable(self.c_table(row)[j]), f"allotted block {self.c_table(row)[j]} is shared")
         require(live == self.num_sequences, f"{live} live rows, {self.num_sequences} counted")
         references = self.c_references()
-        held = 0
         for block in range(1, self.pool.num_blocks + 1):
-            require(self.pool.records[block].refcount >= references.get(block, 0),
-                    f"block {block} has {references.get(block, 0)} users and fewer references")
-            held += self.pool.records[block].refcount
-        require(held == sum(references.values()) + self.pool.external_refs,
-                f"{held} references for {sum(references.values())} entries and {self.pool.external_refs} callers'")
+            require(self.pool.records[block].refcount == references.get(block, 0) + self.pool.callers[block],
+                    f"block {block} has {self.pool.records[block].refcount} references for "
+                    f"{references.get(block, 0)} entries and {self.pool.callers[block]} of callers")

@@ -10,5 +10,6 @@ cdef class SequenceTable(StepTable):
     cdef int32_t c_admit(
         self, const int32_t *tokens, int64_t length, int64_t pad, int64_t reserve, int32_t *status
     ) noexcept nogil
-    cdef const int32_t[::1] c_positions(self, Py_ssize_t n)
-    cdef const int32_t[::1] c_cuts(self, at, Py_ssize_t n, str name)
+    cdef int64_t c_fork(self, int32_t row, int32_t cut) noexcept nogil
+    cdef int32_t c_cut(self, const int32_t[::1] cuts, Py_ssize_t i) noexcept nogil
+    cdef int c_check_cuts(self, const int32_t[::1] cuts, Py_ssize_t n, str name) except -1

@@ -210,38 +210,40 @@ cdef class SequenceTable(StepTable):
         OutOfSequences
             Fewer than m * n rows are vacant.
         """
-        cdef Py_ssize_t i, k, m
-        cdef int32_t row, child, j, blocks
         cdef int64_t per_parent = bounded_int(n, "n", 0, INT32_MAX)
         cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] cut
-        cdef int64_t[:, ::1] children
+        cdef const int32_t[::1] cuts = counts_of([] if at is None else at, 0 if at is None else handles.shape[0], "at")
+        cdef int64_t[:, ::1] children = np.empty((handles.shape[0], per_parent), np.int64)
+        cdef Py_ssize_t i, k
         with cython.critical_section(self.pool):
-            m = self.c_name(handles, closed=True)
-            if m * per_parent > self.num_vacant:
+            self.c_name(handles, closed=True)
+            self.c_check_cuts(cuts, handles.shape[0], "at")
+            if handles.shape[0] * per_parent > self.num_vacant:
                 raise OutOfSequences(
-                    f"{m * per_parent} rows wanted, {self.num_vacant} of {self.max_sequences} are vacant; release "
-                    "sequences, or make the cache with a larger max_sequences"
+                    f"{handles.shape[0] * per_parent} rows wanted, {self.num_vacant} of {self.max_sequences} are "
+                    "vacant; release sequences, or make the cache with a larger max_sequences"
                 )
-            cut = self.c_positions(m) if at is None else self.c_cuts(at, m, "at")
-            children = np.empty((m, per_parent), np.int64)
-            for i in range(m):
-                row = self.named[i]
-                blocks = self.c_blocks_for(cut[i])
+            for i in range(handles.shape[0]):
                 for k in range(per_parent):
-                    child = self.c_open_row()
-                    memcpy(self.c_table(child), self.c_table(row), blocks * sizeof(int32_t))
-                    for j in range(blocks):
-                        self.pool.records[self.c_table(row)[j]].refcount += 1
-                    self.rows[child].num_blocks = blocks
-                    self.rows[child].position = cut[i]
-                    self.rows[child].pad = self.rows[row].pad
-                    self.rows[child].publishes = self.rows[row].publishes
-                    self.rows[child].node = self.rows[row].node
-                    self.rows[child].num_published = self.rows[row].num_published
-                    self.c_unpublish_row(child, cut[i] // self.block_size)
-                    children[i, k] = self.c_handle(child)
+                    children[i, k] = self.c_fork(self.named[i], self.c_cut(cuts, i))
         return children.base
+
+    cdef int64_t c_fork(self, int32_t row, int32_t cut) noexcept nogil:
+        """Handle of a new row that shares the blocks of `row` up to position `cut`."""
+        cdef int32_t child = self.c_open_row()
+        cdef int32_t blocks = self.c_blocks_for(cut), j
+        cdef int32_t *table = self.c_table(child)
+        memcpy(table, self.c_table(row), blocks * sizeof(int32_t))
+        for j in range(blocks):
+            self.pool.c_incref(table[j])
+        self.rows[child].num_blocks = blocks
+        self.rows[child].position = cut
+        self.rows[child].pad = self.rows[row].pad
+        self.rows[child].publishes = self.rows[row].publishes
+        self.rows[child].node = self.rows[row].node
+        self.rows[child].num_published = self.rows[row].num_published
+        self.c_unpublish_row(child, self.c_block_of(cut))
+        return self.c_handle(child)
 
     def truncate(self, ids, positions):
         """Roll back to earlier positions; the index keeps what was published.
@@ -259,42 +261,38 @@ cdef class SequenceTable(StepTable):
         int
             Blocks that became usable.
         """
-        cdef Py_ssize_t i, n
-        cdef int32_t row, usable = 0
         cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] cut
+        cdef const int32_t[::1] cuts = counts_of(positions, handles.shape[0], "positions")
+        cdef Py_ssize_t i
+        cdef int32_t row, cut, usable = 0
         with cython.critical_section(self.pool):
-            n = self.c_name(handles, closed=True)
-            cut = self.c_cuts(positions, n, "positions")
-            for i in range(n):
+            self.c_name(handles, closed=True)
+            self.c_check_cuts(cuts, handles.shape[0], "positions")
+            for i in range(handles.shape[0]):
                 row = self.named[i]
-                usable += self.c_drop_blocks(row, self.c_blocks_for(cut[i]))
-                self.c_unpublish_row(row, cut[i] // self.block_size)
-                self.rows[row].position = cut[i]
-            return usable
+                cut = self.c_cut(cuts, i)
+                usable += self.c_drop_blocks(row, self.c_blocks_for(cut))
+                self.c_unpublish_row(row, self.c_block_of(cut))
+                self.rows[row].position = cut
+        return usable
 
-    cdef const int32_t[::1] c_positions(self, Py_ssize_t n):
-        """Present positions of the named rows."""
-        cdef int32_t[::1] positions = np.empty(n, np.int32)
-        cdef Py_ssize_t i
-        for i in range(n):
-            positions[i] = self.rows[self.named[i]].position
-        return positions
+    cdef int32_t c_cut(self, const int32_t[::1] cuts, Py_ssize_t i) noexcept nogil:
+        """Position to cut named row i at; no cuts: where it is; one: the same for all."""
+        if cuts.shape[0] == 0:
+            return self.rows[self.named[i]].position
+        return cuts[i if i < cuts.shape[0] else 0]
 
-    cdef const int32_t[::1] c_cuts(self, at, Py_ssize_t n, str name):
-        """Positions to cut the named rows at, each between the row's pad and its position."""
-        cdef const int32_t[::1] cuts = counts_of(at, n, name)
+    cdef int c_check_cuts(self, const int32_t[::1] cuts, Py_ssize_t n, str name) except -1:
         cdef Py_ssize_t i
-        if cuts.shape[0] != n:      # one for all
-            cuts = np.full(n, cuts[0], np.int32)
         cdef Row *row
         for i in range(n):
             row = &self.rows[self.named[i]]
-            if not row.pad <= cuts[i] <= row.position:
+            if not row.pad <= self.c_cut(cuts, i) <= row.position:
                 raise ValueError(
-                    f"{name} is {cuts[i]} for entry {i}; it must be {row.pad} (its pad) to {row.position} (its position)"
+                    f"{name} is {self.c_cut(cuts, i)} for entry {i}; it must be {row.pad} (the pad) to {row.position} "
+                    "(the position)"
                 )
-        return cuts
+        return 0
 
     def release(self, ids):
         """Let sequences go. Their published blocks stay findable until the memory is wanted.
@@ -338,11 +336,11 @@ cdef class SequenceTable(StepTable):
 
     def block_table(self, handle):
         """int32 [blocks]: a copy of the sequence's table, allotted blocks included."""
-        cdef int32_t j
+        cdef bytes raw
         with cython.critical_section(self.pool):
             self.c_name(int64_array([handle], "handle"), closed=False)
-            table = self.c_table(self.named[0])
-            return np.array([table[j] for j in range(self.rows[self.named[0]].num_blocks)], np.int32)
+            raw = (<char *>self.c_table(self.named[0]))[:self.rows[self.named[0]].num_blocks * sizeof(int32_t)]
+        return np.frombuffer(raw, np.int32)
 
     def stats(self):
         """A `CacheStats` snapshot. O(blocks + rows)."""

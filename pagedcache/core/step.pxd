@@ -3,6 +3,10 @@ from libc.stdint cimport int32_t, int64_t
 
 cdef struct GroupArrays:            # what each layer group has for itself
     int32_t width                   # entries of a row of block_tables
+    int64_t room_slots              # entries that the arrays below have room for
+    int64_t room_copies
+    int64_t room_new
+    int64_t room_diff
     int32_t num_copies
     int32_t num_new
     int32_t num_diff
@@ -18,12 +22,13 @@ cdef struct GroupArrays:            # what each layer group has for itself
 cdef struct StepArrays:             # what all layer groups share, and what undoing the step needs
     int32_t num_sequences
     int32_t num_tokens
+    int64_t room_tokens             # entries that positions and token_seq have room for
     int64_t *ids                    # [max_sequences] handles
     int32_t *qo_indptr              # [max_sequences + 1]
     int32_t *kv_lens                # [max_sequences] end coordinate after the step
     int32_t *kv_pads                # [max_sequences]
     int32_t *rows                   # [max_sequences] the handles' table rows
-    int32_t *held_rows              # [max_sequences] table row that stands at this place; past the step's, one that did, or -1
+    int32_t *held_rows              # [max_sequences] table row at this place; beyond the step's: one that was, or -1
     int32_t *blocks_before          # [max_sequences] blocks of the row before this step
     int32_t *copiers                # [max_sequences] for each pair in copies, the place of the row it is for
     int64_t *positions              # [tokens]
@@ -34,14 +39,13 @@ cdef class Buffers:
     cdef dict arrays                # the NumPy arrays that own the memory, by name
 
     cdef void *c_new(self, str name, shape, dtype, int fill) except NULL
-    cdef Py_ssize_t c_room(self, str name)
 
 
 cdef class GroupBuffers(Buffers):
     cdef GroupArrays c
     cdef int32_t max_sequences
 
-    cdef int c_fit(self, int32_t width, Py_ssize_t tokens, Py_ssize_t copies, Py_ssize_t new, Py_ssize_t diff) except -1
+    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1
     cdef int c_set_width(self, int32_t width) except -1
 
 
@@ -49,7 +53,7 @@ cdef class StepBuffers(Buffers):
     cdef StepArrays c
     cdef GroupBuffers group         # layer group 0, the one in use
 
-    cdef int c_fit_tokens(self, Py_ssize_t tokens) except -1
+    cdef int c_fit_tokens(self, int64_t tokens) except -1
 
 
 cdef class Step:

@@ -20,7 +20,7 @@ cdef enum:
     FIRST_WIDTH = 64    # entries of a table row to begin with; doubled when a sequence needs more
 
 
-cdef Py_ssize_t grown(Py_ssize_t have, Py_ssize_t want) noexcept nogil:
+cdef int64_t grown(int64_t have, int64_t want) noexcept nogil:
     return want if want > 2 * have else 2 * have
 
 
@@ -40,9 +40,6 @@ cdef class Buffers:
         self.arrays[name] = array
         return <void *>&raw[0]
 
-    cdef Py_ssize_t c_room(self, str name):
-        return len(self.arrays[name]) if name in self.arrays else 0
-
 
 @cython.no_gc_clear    # a table that is collected still reads them
 cdef class GroupBuffers(Buffers):
@@ -54,25 +51,27 @@ cdef class GroupBuffers(Buffers):
         self.c.kv_starts = <int32_t *>self.c_new("kv_starts", max_sequences + 1, np.int32, 0)
         self.c_fit(FIRST_WIDTH, max_sequences + 1, 8, max_sequences + 1, max_sequences + 1)
 
-    cdef int c_fit(
-        self, int32_t width, Py_ssize_t tokens, Py_ssize_t copies, Py_ssize_t new, Py_ssize_t diff
-    ) except -1:
+    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1:
         """Make room; a wider table is a new one, whose rows are all unwritten."""
-        cdef Py_ssize_t have
+        cdef int64_t room
         if width > self.c.width:
             self.c_set_width(<int32_t>grown(self.c.width, width))
-        have = self.c_room("slots")
-        if tokens > have:
-            self.c.slots = <int64_t *>self.c_new("slots", grown(have, tokens), np.int64, 0)
-        have = self.c_room("copies")
-        if copies > have:
-            self.c.copies = <int32_t *>self.c_new("copies", (grown(have, copies), 2), np.int32, 0)
-        have = self.c_room("new_blocks")
-        if new > have:
-            self.c.new_blocks = <int32_t *>self.c_new("new_blocks", grown(have, new), np.int32, 0)
-        have = self.c_room("diff")
-        if diff > have:
-            self.c.diff = <int32_t *>self.c_new("diff", (grown(have, diff), 3), np.int32, 0)
+        if tokens > self.c.room_slots:
+            room = grown(self.c.room_slots, tokens)
+            self.c.slots = <int64_t *>self.c_new("slots", room, np.int64, 0)
+            self.c.room_slots = room
+        if copies > self.c.room_copies:
+            room = grown(self.c.room_copies, copies)
+            self.c.copies = <int32_t *>self.c_new("copies", (room, 2), np.int32, 0)
+            self.c.room_copies = room
+        if new > self.c.room_new:
+            room = grown(self.c.room_new, new)
+            self.c.new_blocks = <int32_t *>self.c_new("new_blocks", room, np.int32, 0)
+            self.c.room_new = room
+        if diff > self.c.room_diff:
+            room = grown(self.c.room_diff, diff)
+            self.c.diff = <int32_t *>self.c_new("diff", (room, 3), np.int32, 0)
+            self.c.room_diff = room
         return 0
 
     cdef int c_set_width(self, int32_t width) except -1:
@@ -99,11 +98,13 @@ cdef class StepBuffers(Buffers):
         self.c_fit_tokens(rows)
         self.group = GroupBuffers(max_sequences)
 
-    cdef int c_fit_tokens(self, Py_ssize_t tokens) except -1:
-        cdef Py_ssize_t have = self.c_room("token_seq")
-        if tokens > have:
-            self.c.positions = <int64_t *>self.c_new("positions", grown(have, tokens), np.int64, 0)
-            self.c.token_seq = <int32_t *>self.c_new("token_seq", grown(have, tokens), np.int32, 0)
+    cdef int c_fit_tokens(self, int64_t tokens) except -1:
+        cdef int64_t room
+        if tokens > self.c.room_tokens:
+            room = grown(self.c.room_tokens, tokens)
+            self.c.positions = <int64_t *>self.c_new("positions", room, np.int64, 0)
+            self.c.token_seq = <int32_t *>self.c_new("token_seq", room, np.int32, 0)
+            self.c.room_tokens = room
         return 0
 
 

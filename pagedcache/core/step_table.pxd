@@ -35,4 +35,5 @@ cdef class StepTable(RowTable):
     cdef void c_finish_row(self, int32_t i) noexcept nogil
     cdef int c_require_current(self, Step step) except -1
     cdef int c_close(self) except -1
+    cdef bint c_has_room(self, const Demand *demand) noexcept nogil
     cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *

@@ -1,9 +1,11 @@
 """One step: extend opens it, commit or abandon closes it.
 
 A verb first checks and counts, raising before anything is touched; then it does, in a nogil part that
-cannot fail. An open step holds what it gave up until it closes: the source of a copy keeps its
-reference, which from then on belongs to the step, and a row released meanwhile stays, doomed. So
-abandon can put everything back, and work still running on the step's arrays reads no reused block.
+cannot fail. No Python object is made between the two, or a finalizer could call a verb in the middle.
+
+An open step holds what it gave up until it closes: the source of a copy keeps its reference, which from
+then on belongs to the step, and a row released meanwhile stays, doomed. So abandon can put everything
+back, and work still running on the step's arrays reads no reused block.
 """
 
 cimport cython
@@ -14,8 +16,6 @@ from libc.string cimport memcpy
 from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
 from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable, counts_of, handles_of, refuse_negative
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
-
-import numpy as np
 
 from pagedcache.core._convert import int32_array
 from pagedcache.core.row_table import later
@@ -84,24 +84,35 @@ cdef class StepTable(RowTable):
         cdef const int64_t[::1] handles = handles_of(ids)
         cdef const int32_t[::1] new = counts_of(counts, handles.shape[0], "counts")
         with cython.critical_section(self.pool):
+            # Any allocation may run a finalizer, and that may call a verb: so the step is made before the
+            # rows are named, and what had to grow is followed by a fresh count.
+            step = Step.__new__(Step)
+            step.block_size = self.block_size
+            step.owner = self
+            step.buffers = self.buffers
             demand = self.c_checked_demand(handles, new)
+            while not self.c_has_room(&demand):
+                self.c_widen(demand.width)
+                self.buffers.c_fit_tokens(demand.tokens)
+                self.buffers.group.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.shown)
+                demand = self.c_checked_demand(handles, new)
             if demand.blocks > self.pool.c_usable():
                 raise OutOfBlocks(
                     f"extend needs {demand.blocks} blocks, {self.pool.c_usable()} of {self.pool.num_blocks} are "
                     "usable; release or truncate sequences, or make the pool larger"
                 )
-            self.c_widen(demand.width)
-            self.buffers.c_fit_tokens(demand.tokens)
-            self.buffers.group.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.shown)
-            step = Step.__new__(Step)
-            step.block_size = self.block_size
-            step.owner = self
-            step.buffers = self.buffers
             self.pool.c_make_vacant(<int32_t>demand.blocks)
             self.c_fill(&handles[0] if demand.rows else NULL, &new[0] if demand.rows else NULL, demand)
             self.pool.c_note_peak()
             self.step = step
             return step
+
+    cdef bint c_has_room(self, const Demand *demand) noexcept nogil:
+        cdef GroupArrays *group = &self.buffers.group.c
+        return (demand.width <= self.pitch and demand.width <= group.width
+                and demand.tokens <= self.buffers.c.room_tokens and demand.tokens <= group.room_slots
+                and demand.copies <= group.room_copies and demand.blocks <= group.room_new
+                and demand.shown <= group.room_diff)
 
     cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *:
         """c_demand, or the error for what is wrong with an entry."""
@@ -308,7 +319,7 @@ cdef class StepTable(RowTable):
         """
         cdef StepArrays *arrays = &self.buffers.c
         cdef int32_t *copies = self.buffers.group.c.copies
-        cdef int32_t i, row, published = 0
+        cdef int32_t i, row, count, published = 0
         cdef const int32_t[::1] given
         if accepted is not None:
             raise later("commit(accepted=)")
@@ -325,7 +336,8 @@ cdef class StepTable(RowTable):
                     if tokens is None:
                         self.rows[row].publishes = False
                     elif self.rows[row].publishes:
-                        self.c_store_tokens(row, &given[arrays.qo_indptr[i]], arrays.kv_lens[i] - self.rows[row].position)
+                        count = arrays.kv_lens[i] - self.rows[row].position
+                        self.c_store_tokens(row, &given[arrays.qo_indptr[i]], count)
                     self.rows[row].position = arrays.kv_lens[i]
                     published += self.c_publish(row)
             for i in range(self.buffers.group.c.num_copies):

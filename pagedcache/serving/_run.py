@@ -30,9 +30,9 @@ from pagedcache.serving.models import LlamaModel, TextStream, Tokenizer
 from pagedcache.serving.results import Completion, Report
 from pagedcache.serving.sampler import Sampler, Sampling
 
-OnText = Callable[[int, str, bool], None]
+TextCallback = Callable[[int, str, bool], None]
 """Called with a sequence's index, the next piece of its text, and whether that was the last one."""
-OnPrefill = Callable[[int, int], None]
+PrefillCallback = Callable[[int, int], None]
 """Called with the prompt tokens that are done, and all there are."""
 
 
@@ -72,8 +72,8 @@ class Run:
         sampling: Sampling,
         step_tokens: int,
         ends: frozenset[int],
-        on_text: OnText | None,
-        on_prefill: OnPrefill | None,
+        on_text: TextCallback | None,
+        on_prefill: PrefillCallback | None,
     ) -> None:
         self.waiting: deque[_Prompt] = deque()
         self.running: list[_Sequence] = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pagedcache.cache import KVCache
-from pagedcache.serving._run import OnPrefill, OnText, Run
+from pagedcache.serving._run import PrefillCallback, Run, TextCallback
 from pagedcache.serving.models import LlamaModel, Tokenizer
 from pagedcache.serving.results import Generation
 from pagedcache.serving.sampler import Sampling
@@ -20,8 +20,8 @@ def generate(
     sampling: Sampling | None = None,
     ends: frozenset[int] | None = None,
     step_tokens: int = 256,
-    on_text: OnText | None = None,
-    on_prefill: OnPrefill | None = None,
+    on_text: TextCallback | None = None,
+    on_prefill: PrefillCallback | None = None,
 ) -> Generation:
     """Continue each prompt n times.
 

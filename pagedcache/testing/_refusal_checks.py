@@ -46,7 +46,7 @@ class RefusalChecks:
             (K, V, [4, 3], ValueError, "slot 3.*reserved"),
             (K, V, [4, 28], ValueError, "slot 28.*4 to 27"),
             (K, V, [4, 2**31], ValueError, "slot 2147483648"),  # I07
-            (K, V, np.uint64([4, 2**64 - 1]), ValueError, "18446744073709551615"),
+            (K, V, np.array([4, 2**64 - 1], np.uint64), ValueError, "18446744073709551615"),
             (K, V, [4.0, 5.0], TypeError, "slots has dtype float64"),
             (K, V, [True, False], TypeError, "slots has dtype bool"),
             (K, V, [[4, 5]], ValueError, r"slots has shape \(1, 2\)"),
@@ -93,7 +93,7 @@ class RefusalChecks:
         with pytest.raises(ValueError, match=f"{q_heads} heads.*kv_heads={kv_heads}"):
             backend.attend(storage, 0, np.ones((2, q_heads, 5), np.float32), STEP)
 
-    @pytest.mark.parametrize("block", [-1, 0, 7, 2**31 - 1])
+    @pytest.mark.parametrize("block", [0, 7, 2**31 - 1])
     def test_blocks_that_are_not_there(self, backend: Backend, storage: Storage, block: int) -> None:  # I13
         step = make_step([[1, 2], [block]], [(1, 6), (1, 4)], block_size=4)
         out = np.full((2, 6, 4), 9, np.float32)

@@ -1,12 +1,156 @@
 """Backend "numpy" passes the suite, and keeps the promises that are its own."""
 
+import mmap
+import os
+
+import numpy as np
 import pytest
 
 from pagedcache import backends
-from pagedcache.testing import BackendConformance
+from pagedcache.backends.reference import NumpyStorage
+from pagedcache.errors import UnsupportedByBackend, ViewsOutstanding
+from pagedcache.spec import CacheSpec, LayerGroup
+from pagedcache.testing import BackendConformance, make_scene
+
+BACKEND = backends.get("numpy")
 
 
 class TestNumpy(BackendConformance):
     @pytest.fixture
     def backend(self):
-        return backends.get("numpy")
+        return BACKEND
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3"])
+def test_storage_of_types_with_scales(dtype, layout):  # M10
+    spec = CacheSpec(3, 3, 80, v_head_dim=64, dtype=dtype, layout=layout, block_size=7)
+    storage = NumpyStorage(spec, spec.blocks_for("1 MiB"))
+    plane = storage.export()[2]
+    assert [array.nbytes * 3 for array in plane] == [
+        (storage.num_blocks + 1) * 7 * 3 * 3 * width for width in (80, 64, 4, 4)
+    ]
+    assert sum(array.nbytes for plane in storage.export() for array in plane) == storage.nbytes <= 2**20
+    assert [array.shape for array in storage.scales(2)] == [spec.scale_shape(storage.num_blocks)] * 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "lacking"),
+    [
+        (CacheSpec(1, 2, 8, dtype="int8"), "dtype 'int8' .has bfloat16, float16, float32"),
+        (
+            CacheSpec(2, 2, 8, groups=[LayerGroup(2, "sliding_window", 4)], max_step_tokens=1),
+            r"window \(has none\)",
+        ),
+        (CacheSpec(2, 2, 8, groups=[LayerGroup(1), LayerGroup(1, kv_heads=1)]), "mixed_groups"),
+    ],
+)
+def test_what_is_lacking_is_refused_at_allocation(spec, lacking):
+    with pytest.raises(UnsupportedByBackend, match=lacking):
+        BACKEND.allocate(spec, 4)
+
+
+def test_layers_of_equal_groups_share_planes():
+    spec = CacheSpec(5, 2, 8, groups=[LayerGroup(3), LayerGroup(2)])
+    storage = BACKEND.allocate(spec, 4)
+    assert len(storage.export()) == 3
+    assert np.shares_memory(storage.view(1)[0], storage.view(4)[0])
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")
+def test_memory_is_touched_only_by_use():  # M15
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    storage = BACKEND.allocate(CacheSpec(2, 8, 128), 8000)
+    assert storage.nbytes > 2**30
+    BACKEND.write(storage, 0, np.ones((1, 8, 128), np.float32), np.ones((1, 8, 128), np.float32), [2**16])
+    assert storage.view(0)[0][2**12, 0, 0, 0] == 1
+    assert resident() - before < 2**26
+
+
+def test_more_memory_than_there_can_be():  # R14
+    with pytest.raises(MemoryError, match=r"bytes.*fewer blocks"):
+        BACKEND.allocate(CacheSpec(1, 2**10, 2**10, block_size=1024), 2**31 - 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forked_child_has_its_own_copy():
+    storage = BACKEND.allocate(CacheSpec(1, 1, 1), 4)
+    if (child := os.fork()) == 0:
+        storage.view(0)[0][...] = 1
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not storage.view(0)[0].any()
+
+
+def test_owned_memory_goes_back_at_close(monkeypatch):
+    made = []
+
+    class Watched(mmap.mmap):
+        def __del__(self):
+            made.remove(id(self))
+
+    def watched(*args, **options):
+        memory = Watched(*args, **options)
+        made.append(id(memory))
+        return memory
+
+    monkeypatch.setattr("pagedcache.backends.reference._memory.mmap.mmap", watched)
+    storage = BACKEND.allocate(CacheSpec(2, 1, 8), 4)
+    assert len(made) == 4
+    view = storage.view(1)
+    with pytest.raises(ViewsOutstanding, match="2 arrays"):
+        storage.close()
+    del view
+    storage.close()
+    assert made == []
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(np.float32, np.float32), (np.float16, np.float16), (">f4", np.float32)])
+def test_out_has_the_dtype_of_q(given, wanted):
+    scene = make_scene(BACKEND, CacheSpec(1, 2, 8), [(2, 20)], q_heads=4)
+    out = BACKEND.attend(scene.storage, 0, scene.q().astype(given), scene.step())
+    assert out.dtype == wanted
+    assert out.dtype.isnative
+
+
+def test_bfloat16_queries_and_results():  # I02
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    scene = make_scene(BACKEND, CacheSpec(1, 2, 8, dtype="bfloat16"), [(2, 20)], q_heads=4)
+    q = scene.q().astype(ml_dtypes.bfloat16)
+    out = BACKEND.attend(scene.storage, 0, q, scene.step())
+    from_bits = BACKEND.attend(scene.storage, 0, q.view(np.uint16), scene.step())
+    assert (out.dtype, from_bits.dtype) == (ml_dtypes.bfloat16, np.float32)
+    np.testing.assert_array_equal(from_bits.astype(ml_dtypes.bfloat16), out)
+    merged, _ = BACKEND.merge(out[None], np.zeros((1, 2, 4), np.float32))
+    np.testing.assert_array_equal(merged, out)
+    with pytest.raises(TypeError, match="q is uint16"):
+        BACKEND.attend(BACKEND.allocate(CacheSpec(1, 2, 8), 9), 0, q.view(np.uint16), scene.step())
+
+
+def test_every_bfloat16_crosses_bit_for_bit():  # I02
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    bits = np.arange(2**16, dtype=np.uint16).reshape(16, 1, -1)
+    spec = CacheSpec(1, 1, bits.shape[2], dtype="bfloat16")
+    for form in (bits, bits.view(ml_dtypes.bfloat16)):
+        storage = BACKEND.allocate(spec, 1)
+        BACKEND.write(storage, 0, form, form, np.arange(16, 32))
+        np.testing.assert_array_equal(storage.view(0)[0][1].view(np.uint16), bits)
+
+
+def test_a_padded_row_has_the_bits_of_the_plain_one():
+    spec = CacheSpec(1, 3, 64, block_size=4)
+    plain = make_scene(BACKEND, spec, [(9, 50)], q_heads=9)
+    padded = make_scene(BACKEND, spec, [(9, 56)], q_heads=9, pads=[6])
+    BACKEND.write(padded.storage, 0, plain.keys[0], plain.values[0], padded.slots(0)[6:])
+    padded.queries = plain.queries
+    assert [array.tobytes() for array in plain.attend()] == [array.tobytes() for array in padded.attend()]
+
+
+def test_long_sequences_in_several_stretches_and_panels():
+    spec = CacheSpec(1, 8, 32, dtype="float16")
+    make_scene(BACKEND, spec, [(1, 9000), (900, 1000), (2, 5000)], q_heads=8).check()

@@ -1,10 +1,6 @@
 """Models for the tests of serving: a tiny random one, and the real one where it can be had."""
 
 import pytest
-
-pytest.importorskip("gguf")
-pytest.importorskip("tokenizers")
-
 import tiny_llama
 
 from pagedcache.serving.models import find_model, load_model
@@ -12,6 +8,8 @@ from pagedcache.serving.models import find_model, load_model
 
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory):
+    pytest.importorskip("gguf")
+    pytest.importorskip("tokenizers")
     return tiny_llama.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
@@ -24,6 +22,8 @@ def tiny(tiny_path):
 @pytest.fixture(scope="session")
 def smollm2():
     """(model, tokenizer) of the real model; its file is fetched once and kept in the user's cache folder."""
+    pytest.importorskip("gguf")
+    pytest.importorskip("tokenizers")
     try:
         path = find_model()
     except OSError as reason:

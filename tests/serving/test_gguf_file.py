@@ -4,7 +4,6 @@ import os
 import struct
 import tracemalloc
 
-import gguf
 import numpy as np
 import pytest
 import tiny_llama
@@ -12,6 +11,8 @@ import tiny_llama
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models import gguf_file
 from pagedcache.serving.models.gguf_file import GGUFFile
+
+gguf = pytest.importorskip("gguf")
 
 
 def text(value):

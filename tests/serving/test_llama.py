@@ -8,6 +8,9 @@ from pagedcache import KVCache
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models import GGUFFile, LlamaConfig, LlamaModel, load_model
 
+pytest.importorskip("gguf")
+pytest.importorskip("tokenizers")
+
 VARIANTS = {
     "plain": {},
     "biases": {"biases": True},

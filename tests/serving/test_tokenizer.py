@@ -8,6 +8,8 @@ import tiny_llama
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models import TextStream, Tokenizer
 
+pytest.importorskip("tokenizers")
+
 CONTROL = {"<|endoftext|>": 261, "<|im_start|>": 262, "<|im_end|>": 263}
 
 

@@ -9,11 +9,11 @@ A GGUF file is a header, metadata values, tensor descriptions and the bytes of t
     the tensors, each at its offset
 
 Every count, length, offset and dtype is compared with what the file can hold, and with the caps below, before
-anything of that size is allocated, and nothing in a file is executed; reading the metadata takes memory of ten
-times the file's size at most. Plain reads instead of a memory map make a
-file that shrinks meanwhile an error and not a crash. The `gguf` package turns quantised bytes into float32; its
-reader is not used, because it checks none of this and needs four seconds for the 98,000 strings of a tokenizer
-that take a fifth of a second here.
+anything of that size is allocated; the metadata take memory of at most twenty times their size in the file. Nothing
+in a file is executed. Plain reads instead of a memory map make a file that shrinks meanwhile an error and no crash.
+
+The `gguf` package turns quantised bytes into float32. Its reader is not used: it checks none of this, and needs four
+seconds for the 98,000 strings of a tokenizer that take a fifth of a second here.
 """
 
 import math
