@@ -362,8 +362,8 @@ cdef class BlockPool:
             if not 1 <= ids[wrong] <= self.num_blocks:
                 raise InvalidBlock(f"block {ids[wrong]} is out of range; ids are 1..{self.num_blocks}")
             raise InvalidBlock(
-                f"block {ids[wrong]} is dropped more often than allocate and incref gave it: it was freed before, never "
-                "taken, or is a sequence's (release that)"
+                f"block {ids[wrong]} is dropped more often than allocate and incref gave it: it was freed before, "
+                "never taken, or is a sequence's (release that)"
             )
         for i in range(listed - 1, -1, -1):
             if idle[i] < 0:

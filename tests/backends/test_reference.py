@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from pagedcache import backends
 from pagedcache.backends.reference import NumpyStorage
 from pagedcache.errors import UnsupportedByBackend, ViewsOutstanding
 from pagedcache.spec import CacheSpec, LayerGroup
-from pagedcache.testing import BackendConformance, make_scene
+from pagedcache.testing import BackendConformance, make_scene, make_step
 
 BACKEND = backends.get("numpy")
 
@@ -55,6 +56,17 @@ def test_layers_of_equal_groups_share_planes():
     storage = BACKEND.allocate(spec, 4)
     assert len(storage.export()) == 3
     assert np.shares_memory(storage.view(1)[0], storage.view(4)[0])
+
+
+def test_a_layer_reads_the_tables_of_its_own_group():
+    spec = CacheSpec(3, 2, 8, groups=[LayerGroup(2), LayerGroup(1)])
+    first = make_scene(BACKEND, spec, [(1, 20), (4, 40)], q_heads=4)
+    step, other = first.step(), first.step([1, 0])
+    both = SimpleNamespace(**{name: getattr(step, name) for name in dir(step) if not name.startswith("_")})
+    both.groups = (step, other)
+    swapped = BACKEND.attend(first.storage, 2, first.q(), both)
+    expected = make_step(first.tables[::-1], first.lengths, 16)
+    np.testing.assert_array_equal(swapped[:1], BACKEND.attend(first.storage, 0, first.q(), expected)[:1])
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")

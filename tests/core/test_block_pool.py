@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedcache.core import BlockPool
+from pagedcache.core import BlockPool, SequenceTable
 from pagedcache.errors import InvalidBlock, OutOfBlocks
 
 
@@ -115,6 +115,33 @@ def test_m04_more_frees_than_references_in_one_call():
     with pytest.raises(InvalidBlock):
         pool.decref([b, a, a, a])
     assert state(pool) == before
+
+
+def test_m04_callers_cannot_drop_what_sequences_hold():
+    pool = BlockPool(8)
+    table = SequenceTable(pool, 4)
+    blocks = table.block_table(table.admit([[1] * 9]).ids[0])
+    mine = pool.allocate(1)
+    with pytest.raises(InvalidBlock):
+        pool.decref([*mine, blocks[0]])
+    pool.incref(blocks)  # a caller's own references beside the sequence's
+    assert table.release(table.fork(table.admit([[2]]).ids)[0]) == 0
+    assert pool.decref(blocks) == 0
+    with pytest.raises(InvalidBlock):
+        pool.decref(blocks[:1])
+    table.check()
+
+
+def test_blocks_that_a_caller_holds_outlive_their_sequence():
+    pool = BlockPool(4)
+    table = SequenceTable(pool, 4)
+    [sid] = table.admit([[1] * 9]).ids
+    blocks = table.block_table(sid)
+    pool.incref(blocks[:2])
+    assert table.release([sid]) == 1
+    assert table.admit([[2] * 12]).status[0] == 1  # only two are usable
+    assert pool.decref(blocks[:2]) == 2
+    table.check()
 
 
 @pytest.mark.parametrize("bad", [-1, -(2**40), 2**31, 2**70])

@@ -165,7 +165,8 @@ def test_threads_share_a_table():
 
     def look(rng):
         assert table.match([[int(rng.integers(3))] * 12])[0] <= 8
-        table.check()
+        stats = table.stats()
+        assert stats.used + stats.free == 400 and stats.cached <= stats.free
 
     threads = [threading.Thread(target=worker, args=(n, body)) for n, body in enumerate([share, share, engine, look])]
     interval = sys.getswitchinterval()

@@ -253,6 +253,12 @@ def test_from_arrays_takes_what_is_given():
     assert step.kv_starts.tolist() == [1, 2] and step.kv_pads.tolist() == [1, 0]
 
 
+def test_from_arrays_of_a_row_without_visible_keys():
+    """Contract 5: starts and pads may lie beyond the length, then nothing is visible."""
+    step = built(kv_starts=[7, 0], kv_pads=[7, 0])
+    assert step.kv_starts.tolist() == [7, 0] and step.kv_lens.tolist() == [6, 3]
+
+
 def test_from_arrays_positions_leave_the_pad_out():
     assert built(kv_pads=[1, 0]).positions.tolist() == [3, 4, 2]
 
