@@ -1,20 +1,21 @@
 """The five classes of a well-known tutorial on paged attention, over the core and a backend.
 
 For learning, and for code written against the tutorial: it runs with its imports changed. Pages are
-blocks, page tables are block tables; page id p is block id p + 1. One layer, one page at a time: a
-`KVCache` does the same for whole steps, thirty times faster.
+blocks, page tables are block tables; page id p is block id p + 1. One layer, one token at a time, for
+one thread: a `KVCache` does the same for whole steps.
 
 Tensors of torch are taken, and given back for them, without torch ever being imported here.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedcache._tensors import as_array, torch_of
+from pagedcache._sizes import integer
+from pagedcache._tensors import as_array, like
 from pagedcache.backends import Backend, Storage, get
 from pagedcache.core import BlockPool, Step
 from pagedcache.errors import InvalidBlock, OutOfBlocks
@@ -26,27 +27,28 @@ __all__ = ["BlockManager", "Page", "PageTable", "PagedAttention", "SequenceManag
 class Page:
     """One page of a `BlockManager`, looked at where it lies."""
 
-    def __init__(self, manager: "BlockManager", page_id: int) -> None:
-        self._manager = manager
-        self.page_id = page_id
+    __slots__ = ("_pool", "_storage", "page_id")
+
+    def __init__(self, pool: BlockPool, storage: Storage, page_id: int) -> None:
+        self._pool, self._storage, self.page_id = pool, storage, page_id
 
     @property
     def ref_count(self) -> int:
         """How many sequences, tables and callers hold the page."""
-        return self._manager.pool.refcount(self.page_id + 1)
+        return self._pool.refcount(self.page_id + 1)
 
     @property
     def keys(self) -> NDArray[Any]:
-        """[page_size, num_heads, head_dim]: the keys, no copy; read-only while the page is shared."""
+        """[page_size, num_heads, head_dim], no copy; read-only if the page is shared when asked for."""
         return self._array(0)
 
     @property
     def values(self) -> NDArray[Any]:
-        """[page_size, num_heads, head_dim]: the values, no copy; read-only while the page is shared."""
+        """As `keys`."""
         return self._array(1)
 
     def _array(self, which: int) -> NDArray[Any]:
-        array: NDArray[Any] = self._manager.storage.view(0)[which][self.page_id + 1]
+        array: NDArray[Any] = self._storage.view(0)[which][self.page_id + 1]
         if self.ref_count > 1:
             array = array.view()
             array.flags.writeable = False
@@ -87,40 +89,34 @@ class BlockManager:
         self.pool = BlockPool(total_pages)
         self.storage: Storage = self.backend.allocate(self.spec, total_pages)
         self.page_size = page_size
-        self.pages: Sequence[Page] = tuple(Page(self, page_id) for page_id in range(total_pages))
-        self._callers: dict[int, int] = {}  # page id -> references that allocate_page gave out
+        self.pages: Sequence[Page] = tuple(Page(self.pool, self.storage, i) for i in range(total_pages))
+        self._lent: set[int] = set()  # pages whose reference from allocate_page is out
 
     @property
     def free_pages(self) -> list[int]:
-        """Ids of the pages that nobody holds."""
+        """Ids of the pages that nobody holds; a new list each time."""
         return [int(page_id) for page_id in np.flatnonzero(self.pool.refcounts()[1:] == 0)]
 
     @property
     def allocated_pages(self) -> set[int]:
-        """Ids of the pages that somebody holds."""
+        """Ids of the pages that somebody holds; a new set each time."""
         return {int(page_id) for page_id in np.flatnonzero(self.pool.refcounts()[1:])}
 
     def allocate_page(self) -> int:
         """Take a page; OutOfBlocks (a MemoryError) if none is free."""
         page_id = self._take()
-        self._callers[page_id] = 1
+        self._lent.add(page_id)
         return page_id
 
     def free_page(self, page_id: int) -> None:
-        """Give back what `allocate_page` gave; sequences that hold the page keep it.
-
-        Raises
-        ------
-        InvalidBlock
-            The page was not taken with allocate_page, or was freed before.
-        """
-        if page_id not in self._callers:
+        """Give back what `allocate_page` gave, once, else InvalidBlock; tables that hold the page keep it."""
+        if page_id not in self._lent:
             raise InvalidBlock(
                 f"page {page_id} is not one that allocate_page gave out, or was freed before; "
                 "pages of a sequence are freed with free_sequence"
             )
-        del self._callers[page_id]
         self._drop(page_id)
+        self._lent.remove(page_id)
 
     def _take(self) -> int:
         try:
@@ -128,11 +124,14 @@ class BlockManager:
         except OutOfBlocks:
             raise OutOfBlocks(f"No free pages available: all {self.pool.num_blocks} are in use") from None
 
-    def _hold(self, page_id: int) -> None:
-        self.pool.incref([page_id + 1])
+    def _hold(self, *page_ids: int) -> None:
+        for page_id in page_ids:
+            if not (0 <= page_id < self.pool.num_blocks and self.pool.refcount(page_id + 1)):
+                raise InvalidBlock(f"page {page_id} is none of 0 to {self.pool.num_blocks - 1}, or nobody holds it")
+        self.pool.incref([page_id + 1 for page_id in page_ids])
 
-    def _drop(self, page_id: int) -> None:
-        self.pool.decref([page_id + 1])
+    def _drop(self, *page_ids: int) -> None:
+        self.pool.decref([page_id + 1 for page_id in page_ids])
 
 
 class PageTable:
@@ -163,8 +162,7 @@ class PageTable:
 
     def map_page(self, logical_id: int, physical_id: int) -> None:
         """Map one logical page; what it mapped before is let go."""
-        if logical_id < 0:
-            raise ValueError(f"logical page {logical_id} is negative")
+        logical_id = integer("logical_id", logical_id, minimum=0)
         if self._manager is not None:
             self._manager._hold(physical_id)
         before = self._pages.get(logical_id)
@@ -178,8 +176,7 @@ class PageTable:
 
     def _clear(self) -> None:
         if self._manager is not None:
-            for page_id in self._pages.values():
-                self._manager._drop(page_id)
+            self._manager._drop(*self._pages.values())
         self._pages.clear()
         self.num_tokens = 0
 
@@ -191,30 +188,17 @@ class PageTable:
         raise TypeError("a PageTable cannot be copied or pickled; use SequenceManager.clone_sequence")
 
 
-class _Tables(Mapping[Hashable, PageTable]):
-    """Sequence id -> page table, read-only; a missing id is a KeyError that says so."""
-
-    def __init__(self) -> None:
-        self.tables: dict[Hashable, PageTable] = {}
-
-    def __getitem__(self, seq_id: Hashable) -> PageTable:
-        if seq_id not in self.tables:
-            raise KeyError(f"there is no sequence {seq_id!r}; create_sequence makes one")
-        return self.tables[seq_id]
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self.tables)
-
-    def __len__(self) -> int:
-        return len(self.tables)
-
-
 class SequenceManager:
-    """Sequences over the pages of one `BlockManager`; ``sequences[seq_id]`` is a sequence's PageTable."""
+    """Sequences over the pages of one `BlockManager`."""
 
     def __init__(self, block_manager: BlockManager) -> None:
         self.block_manager = block_manager
-        self.sequences: Mapping[Hashable, PageTable] = _Tables()
+        self._tables: dict[Hashable, PageTable] = {}
+
+    @property
+    def sequences(self) -> Mapping[Hashable, PageTable]:
+        """Sequence id -> page table, read-only."""
+        return MappingProxyType(self._tables)
 
     def create_sequence(self, seq_id: Hashable) -> PageTable:
         """A new, empty sequence; ValueError if the id is taken."""
@@ -226,20 +210,15 @@ class SequenceManager:
         Parameters
         ----------
         token_pos : int
-            The sequence's next position appends; an earlier one is overwritten. A shared page is copied
-            before it is written.
+            The sequence's next position appends; an earlier one is overwritten; beyond is a ValueError.
         key, value : [num_heads, head_dim]
 
-        Raises
-        ------
-        ValueError
-            A position beyond the next one; nothing was changed.
-        OutOfBlocks
-            No page is free; nothing was changed.
+        A shared page is copied before it is written. OutOfBlocks where no page is free; nothing changes.
         """
-        table = self.sequences[seq_id]
+        table = self._table(seq_id)
         manager = self.block_manager
-        if not 0 <= token_pos <= table.num_tokens:
+        token_pos = integer("token_pos", token_pos, minimum=0)
+        if token_pos > table.num_tokens:
             raise ValueError(f"token_pos is {token_pos}; sequence {seq_id!r} takes 0 to {table.num_tokens} (the next)")
         shape = (manager.spec.kv_heads, manager.spec.head_dim)
         k, v = (as_array(given, name) for given, name in ((key, "key"), (value, "value")))
@@ -247,7 +226,7 @@ class SequenceManager:
             raise ValueError(f"key and value must be [num_heads, head_dim] = {shape}, not {k.shape} and {v.shape}")
         logical, offset = divmod(token_pos, manager.page_size)
         page_id = table.get_physical_page(logical)
-        owned = page_id >= 0 and manager.pages[page_id].ref_count == 1
+        owned = page_id >= 0 and manager.pool.refcount(page_id + 1) == 1
         target = page_id if owned else manager._take()
         try:
             if page_id >= 0 and not owned:
@@ -266,23 +245,28 @@ class SequenceManager:
 
     def clone_sequence(self, src_id: Hashable, new_id: Hashable) -> PageTable:
         """A new sequence that shares every page of another; ValueError if the id is taken."""
-        source = self.sequences[src_id]
+        source = self._table(src_id)
         clone = self._register(new_id, PageTable(self.block_manager))
-        for logical_id, page_id in source._pages.items():
-            clone.map_page(logical_id, page_id)
+        self.block_manager._hold(*source._pages.values())
+        clone._pages = dict(source._pages)
         clone.num_tokens = source.num_tokens
         return clone
 
     def free_sequence(self, seq_id: Hashable) -> None:
         """Let a sequence go; pages that nobody else holds become free."""
-        self.sequences[seq_id]._clear()
-        del self.sequences.tables[seq_id]  # type: ignore[attr-defined]
+        self._table(seq_id)._clear()
+        del self._tables[seq_id]
 
     def _register(self, seq_id: Hashable, table: PageTable) -> PageTable:
-        if seq_id in self.sequences:
+        if seq_id in self._tables:
             raise ValueError(f"sequence {seq_id!r} exists already; free_sequence it first, or take another id")
-        self.sequences.tables[seq_id] = table  # type: ignore[attr-defined]
+        self._tables[seq_id] = table
         return table
+
+    def _table(self, seq_id: Hashable) -> PageTable:
+        if seq_id not in self._tables:
+            raise KeyError(f"there is no sequence {seq_id!r}; create_sequence makes one")
+        return self._tables[seq_id]
 
 
 class PagedAttention:
@@ -302,33 +286,41 @@ class PagedAttention:
         Returns
         -------
         [batch, q_heads, head_dim]
-            In query's dtype; zeros where seq_len is 0.
+            In query's dtype, computed in float32; zeros where seq_len is 0.
+            ValueError where a page within seq_len is not mapped, or the sequence has fewer tokens.
         """
-        rows = len(query)
-        return self._attend(query, [page_table] * rows, [seq_len] * rows)
+        array = as_array(query, "query")
+        if array.ndim != 3:
+            raise ValueError(f"query has shape {array.shape}; it must be [batch, q_heads, head_dim]")
+        return like(query, self._attend(array, [page_table] * len(array), [seq_len] * len(array)))
 
     def batch_compute(self, queries: Sequence[Any], page_tables: Sequence[PageTable], seq_lens: Sequence[int]) -> Any:
         """One query [q_heads, head_dim] for each table and length; returns [n, q_heads, head_dim]."""
         if not len(queries) == len(page_tables) == len(seq_lens):
             raise ValueError(f"{len(queries)} queries, {len(page_tables)} page_tables, {len(seq_lens)} seq_lens")
-        if len(queries) == 0:
-            raise ValueError("batch_compute needs at least one query")
-        torch = torch_of(queries[0])
         stacked = np.stack([as_array(query, "query") for query in queries])
-        return self._attend(torch.from_numpy(stacked).to(queries[0].dtype) if torch else stacked, page_tables, seq_lens)
+        return like(queries[0], self._attend(stacked, page_tables, seq_lens))
 
-    def _attend(self, query: Any, tables: Sequence[PageTable], lengths: Sequence[int]) -> Any:
-        size = self.block_manager.page_size
-        q = as_array(query, "query")
-        width = max((-(-length // size) for length in lengths), default=0)
-        blocks = np.full((len(tables), max(width, 1)), -1, np.int32)
-        for row, table, length in zip(blocks, tables, lengths, strict=True):
-            for logical in range(-(-length // size)):
-                page_id = table.get_physical_page(logical)
-                if page_id < 0:
-                    raise ValueError(f"logical page {logical} is not mapped, but seq_len {length} reaches into it")
-                row[logical] = page_id + 1
-        step = Step.from_arrays(blocks, lengths, np.arange(len(tables) + 1), block_size=size)
-        out = self.block_manager.backend.attend(self.block_manager.storage, 0, q, step)
-        torch = torch_of(query)
-        return torch.from_numpy(out).to(query.dtype) if torch else out
+    def _attend(self, query: NDArray[Any], tables: Sequence[PageTable], lengths: Sequence[int]) -> NDArray[Any]:
+        manager = self.block_manager
+        rows = [self._blocks(table, length) for table, length in zip(tables, lengths, strict=True)]
+        blocks = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int32)
+        for row, ids in zip(blocks, rows, strict=True):
+            row[: len(ids)] = ids
+        step = Step.from_arrays(blocks, lengths, np.arange(len(rows) + 1), block_size=manager.page_size)
+        out: NDArray[Any] = manager.backend.attend(manager.storage, 0, query, step)
+        return out
+
+    def _blocks(self, table: PageTable, length: int) -> list[int]:
+        """Block ids of the pages that hold the first `length` tokens."""
+        if table._manager not in (None, self.block_manager):
+            raise ValueError("the page table belongs to another BlockManager")
+        blocks = []
+        for logical in range(-(-integer("seq_len", length, minimum=0) // self.block_manager.page_size)):
+            page_id = table.get_physical_page(logical)
+            if page_id < 0:
+                raise ValueError(f"logical page {logical} is not mapped, but seq_len {length} reaches into it")
+            blocks.append(page_id + 1)
+        if 0 < table.num_tokens < length:
+            raise ValueError(f"seq_len is {length}; the sequence has {table.num_tokens} tokens")
+        return blocks

@@ -298,7 +298,7 @@ cdef class BlockPool:
             Fewer than `count` blocks are usable; nothing was changed.
         """
         cdef int32_t n, i
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
+        if type(count) is not int and (isinstance(count, bool) or not isinstance(count, np.integer)):
             raise TypeError(f"count must be an int, not {type(count).__name__}")
         if count < 0:
             raise ValueError(f"count is {count}; it must be 0 or more")

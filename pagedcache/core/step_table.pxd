@@ -36,4 +36,5 @@ cdef class StepTable(RowTable):
     cdef int c_require_current(self, Step step) except -1
     cdef int c_close(self) except -1
     cdef bint c_has_room(self, const Demand *demand) noexcept nogil
+    cdef Demand c_payable_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *
     cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *

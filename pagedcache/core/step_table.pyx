@@ -90,17 +90,12 @@ cdef class StepTable(RowTable):
             step.block_size = self.block_size
             step.owner = self
             step.buffers = self.buffers
-            demand = self.c_checked_demand(handles, new)
+            demand = self.c_payable_demand(handles, new)
             while not self.c_has_room(&demand):
                 self.c_widen(demand.width)
                 self.buffers.c_fit_tokens(demand.tokens)
                 self.buffers.group.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.shown)
-                demand = self.c_checked_demand(handles, new)
-            if demand.blocks > self.pool.c_usable():
-                raise OutOfBlocks(
-                    f"extend needs {demand.blocks} blocks, {self.pool.c_usable()} of {self.pool.num_blocks} are "
-                    "usable; release or truncate sequences, or make the pool larger"
-                )
+                demand = self.c_payable_demand(handles, new)
             self.pool.c_make_vacant(<int32_t>demand.blocks)
             self.c_fill(&handles[0] if demand.rows else NULL, &new[0] if demand.rows else NULL, demand)
             self.pool.c_note_peak()
@@ -113,6 +108,16 @@ cdef class StepTable(RowTable):
                 and demand.tokens <= self.buffers.c.room_tokens and demand.tokens <= group.room_slots
                 and demand.copies <= group.room_copies and demand.blocks <= group.room_new
                 and demand.shown <= group.room_diff)
+
+    cdef Demand c_payable_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *:
+        """c_checked_demand, or OutOfBlocks."""
+        cdef Demand demand = self.c_checked_demand(handles, counts)
+        if demand.blocks > self.pool.c_usable():
+            raise OutOfBlocks(
+                f"extend needs {demand.blocks} blocks, {self.pool.c_usable()} of {self.pool.num_blocks} are usable; "
+                "release or truncate sequences, or make the pool larger"
+            )
+        return demand
 
     cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *:
         """c_demand, or the error for what is wrong with an entry."""

@@ -11,17 +11,15 @@ from pagedcache.core.block_pool cimport BlockPool
 def take_and_give_back(BlockPool pool, int32_t count):
     """Return the blocks usable before, and while `count` (at most 64) blocks are taken, and those blocks."""
     cdef int32_t[64] taken
-    cdef int32_t i, block = 0, before, meanwhile
+    cdef int32_t before, meanwhile
     if not 0 <= count <= min(64, pool.num_free):
         raise ValueError("count")
     with nogil:
         before = pool.c_usable()
         pool.c_make_vacant(count)
-        for i in range(count):
-            block = taken[i] = pool.c_take(block)
+        pool.c_take(0, count, taken)
         meanwhile = pool.c_usable()
-        for i in range(count):
-            pool.c_decref(taken[i])
+        pool.c_drop(taken, count)
     return before, meanwhile, [taken[i] for i in range(count)]
 
 
