@@ -1,7 +1,8 @@
 """pagedcache: the KV cache of transformer inference, in blocks, without a framework.
 
-Start with `KVCache` and `CacheSpec`; ``docs/`` has the guide, ``pagedcache.backends`` the places
-where bytes live, ``pagedcache.testing`` the suite that every backend passes.
+Start with `KVCache` and `CacheSpec`, or with the five small classes of `pagedcache.simple`; ``docs/`` has
+the guide, ``pagedcache.backends`` the places where bytes live, ``pagedcache.testing`` the suite that every
+backend passes.
 """
 
 from pagedcache.cache import KVCache
@@ -23,6 +24,7 @@ from pagedcache.errors import (
     UnsupportedModel,
     ViewsOutstanding,
 )
+from pagedcache.simple import BlockManager, Page, PagedAttention, PageTable, SequenceManager
 from pagedcache.spec import CacheSpec, LayerGroup
 
 __version__ = "0.1.0"
@@ -30,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Admission",
     "AdmitStatus",
+    "BlockManager",
     "BlockPool",
     "CacheClosed",
     "CacheSpec",
@@ -40,8 +43,12 @@ __all__ = [
     "LayerGroup",
     "OutOfBlocks",
     "OutOfSequences",
+    "Page",
+    "PageTable",
+    "PagedAttention",
     "PagedCacheError",
     "PositionReleased",
+    "SequenceManager",
     "SequenceTable",
     "Step",
     "StepBusy",

@@ -282,12 +282,13 @@ class PagedAttention:
         ----------
         query : [batch, q_heads, head_dim]
             ``q_heads`` is num_heads or a multiple of it (grouped queries).
+        seq_len : int
+            ValueError where a page within it is not mapped, or the sequence has fewer tokens.
 
         Returns
         -------
         [batch, q_heads, head_dim]
             In query's dtype, computed in float32; zeros where seq_len is 0.
-            ValueError where a page within seq_len is not mapped, or the sequence has fewer tokens.
         """
         array = as_array(query, "query")
         if array.ndim != 3:

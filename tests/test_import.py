@@ -10,7 +10,7 @@ import pytest
 
 import pagedcache
 
-EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "rich", "tokenizers", "torch", "transformers"}
+EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "rich", "threadpoolctl", "tokenizers", "torch", "transformers"}
 NEEDS_EXTRAS = ("pagedcache.cli", "pagedcache.serving")
 
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-_EXTRAS = {"click", "rich", "gguf", "tokenizers"}
+_EXTRAS = {"click", "rich", "threadpoolctl", "gguf", "tokenizers"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
@@ -27,6 +28,11 @@ from pagedcache.serving.models import find_model, load_model
 @click.option("--system", metavar="TEXT", help="The system message of a chat.")
 @cache_options
 @click.option("--backend", metavar="NAME", help="Where K and V live and attention is computed.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 1024),
+    help="Threads of BLAS; its own choice if not given. 1 is often faster where other programs keep the cores busy.",
+)
 @click.option("--quiet", is_flag=True, help="Print the texts and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def generate(
@@ -44,6 +50,7 @@ def generate(
     dtype: str,
     memory: int,
     backend: str | None,
+    threads: int | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -63,7 +70,12 @@ def generate(
     ids = [tokenizer.chat([*roles, ("user", text)]) if chat else tokenizer.encode(text) for text in texts]
     options: dict[str, Any] = {} if backend is None else {"backend": backend}
     spec = runner.cache_spec(dtype=dtype, block_size=block_size)
-    with KVCache(spec, memory=memory, max_sequences=max(n, min(n * len(ids), 256)), **options) as cache, screen:
+    rows = max(n, min(n * len(ids), 256))
+    with (
+        threadpool_limits(threads, "blas"),
+        KVCache(spec, memory=memory, max_sequences=rows, **options) as cache,
+        screen,
+    ):
         result = serving.generate(
             runner,
             tokenizer,

@@ -1,44 +1,25 @@
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from pagedcache.core.eviction cimport EvictionPolicy
 from pagedcache.core.prefix_index cimport PrefixIndex
-from pagedcache.core.records cimport BlockRecord, NO_NODE
+from pagedcache.core.vacant_blocks cimport VacantBlocks
 
 
-cdef class BlockPool:
-    cdef readonly int32_t num_blocks    # usable blocks; their ids are 1..num_blocks
+cdef class BlockPool(VacantBlocks):
     cdef readonly int32_t peak_used     # most blocks ever held at once
     cdef readonly int64_t evictions     # cached blocks given up for new content
-    cdef BlockRecord *records           # [num_blocks + 1]
-    cdef int32_t num_vacant             # blocks that are neither held nor cached
     cdef int32_t *callers               # [num_blocks + 1] references taken through allocate and incref
-    cdef int32_t *singles               # stack of block ids; an entry whose block was taken is stale
-    cdef int32_t num_singles
-    cdef uint8_t *is_stacked            # [num_blocks + 1] the block has an entry in singles
-    cdef int32_t *groups                # stack of wholly vacant groups; entries may be stale too
-    cdef int32_t num_groups
-    cdef uint8_t *group_vacant          # [groups] vacant blocks of the group
-    cdef uint8_t *is_group_stacked      # [groups] the group has an entry in groups
     cdef EvictionPolicy policy          # orders the idle cached blocks
     cdef PrefixIndex index              # None until a SequenceTable brings one
 
     cdef void c_make_vacant(self, int32_t count) noexcept nogil
-    cdef void c_take(self, int32_t after, int32_t count, int32_t *out) noexcept nogil
-    cdef int32_t c_surface(self) noexcept nogil
-    cdef void c_open_group(self, int32_t group, int32_t taken) noexcept nogil
-    cdef void c_stack_single(self, int32_t block) noexcept nogil
-    cdef void c_put(self, int32_t block) noexcept nogil
     cdef int c_attach(self, PrefixIndex index) except -1
-    cdef void c_stack_group(self, int32_t group) noexcept nogil
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil
-    cdef bint c_is_lone_group(self, const int32_t *blocks) noexcept nogil
-    cdef void c_put_group(self, int32_t first) noexcept nogil
     cdef void c_let_go(self, int32_t block) noexcept nogil
     cdef int32_t c_count_down(self, const int32_t *ids, int32_t n, int32_t *idle, int32_t *listed) noexcept nogil
     cdef int c_detach(self) except -1
     cdef int c_check_order(self) except -1
-    cpdef check(self)
 
     # The C face that other modules inline; every call needs the pool's critical section.
 
@@ -46,10 +27,6 @@ cdef class BlockPool:
     cdef inline int32_t c_usable(self) noexcept nogil:
         """Blocks that can be taken now: vacant, or cached and idle."""
         return self.num_vacant + self.policy.num_idle
-
-    @cython.final
-    cdef inline bint c_is_vacant(self, int32_t block) noexcept nogil:
-        return self.records[block].refcount == 0 and self.records[block].node == NO_NODE
 
     @cython.final
     cdef inline void c_incref(self, int32_t block) noexcept nogil:

@@ -6,26 +6,19 @@ Every block is in one of three states, told by its record:
     cached   refcount = 0, node >= 0          idle, findable; in the eviction policy's list
     vacant   refcount = 0, node = NO_NODE     on a stack
 
-Vacant blocks lie on two int32 stacks: wholly vacant aligned groups of four, and single blocks. A
-sequence takes the block after its last one if that is vacant, else opens a group; the group's other
-three blocks go onto the single stack, where they wait for the sequence that opened it but may be
-taken by anyone once no whole group is left (soft reservation: nothing is wasted). So ids of a
-sequence run on, which the prefetch of the reading kernels wants: runs of 4.8 instead of 1.0 at 90 %
-use under churn.
-
-Stack entries are not searched for when their block is taken otherwise; they go stale and are dropped
-when they surface. A block or group has at most one entry (is_stacked), which bounds the stacks.
+The vacant ones are vacant_blocks' to hand out and take back.
 
 One lock: the critical section of the pool guards it and everything built on it.
 """
 
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, uint8_t
+from libc.stdint cimport int32_t
 from libc.stdlib cimport calloc, free, malloc
 
 from pagedcache.core.eviction cimport LRU
 from pagedcache.core.prefix_index cimport PrefixIndex
 from pagedcache.core.records cimport BlockRecord, GROUP, NO_NODE, ZERO_BLOCK
+from pagedcache.core.vacant_blocks cimport VacantBlocks
 
 import numpy as np
 
@@ -53,7 +46,7 @@ cdef const int32_t[::1] block_ids(values):
 
 
 @cython.no_gc_clear    # a table that is collected still gives its blocks back
-cdef class BlockPool:
+cdef class BlockPool(VacantBlocks):
     """Reference-counted ids of `num_blocks` blocks.
 
     Ids are 1..num_blocks; id 0 is the reserved zero block, which is never handed out.
@@ -74,38 +67,14 @@ cdef class BlockPool:
     """
 
     def __cinit__(self, num_blocks):
-        cdef int32_t block, last_group
-        if isinstance(num_blocks, bool) or not isinstance(num_blocks, (int, np.integer)):
-            raise TypeError(f"num_blocks must be an int, not {type(num_blocks).__name__}")
-        if not 1 <= num_blocks < INT32_MAX:
-            raise ValueError(f"num_blocks is {num_blocks}; a pool has 1 to 2**31 - 2 blocks")
-        self.num_blocks = num_blocks
-        self.policy = LRU()
-        last_group = self.num_blocks // GROUP
-        self.records = <BlockRecord *>calloc(<size_t>self.num_blocks + 1, sizeof(BlockRecord))
         self.callers = <int32_t *>calloc(<size_t>self.num_blocks + 1, sizeof(int32_t))
-        self.singles = <int32_t *>malloc((<size_t>self.num_blocks + 1) * sizeof(int32_t))
-        self.is_stacked = <uint8_t *>calloc(<size_t>self.num_blocks + 1, 1)
-        self.groups = <int32_t *>malloc((<size_t>last_group + 1) * sizeof(int32_t))
-        self.group_vacant = <uint8_t *>calloc(<size_t>last_group + 1, 1)
-        self.is_group_stacked = <uint8_t *>calloc(<size_t>last_group + 1, 1)
-        if not (self.records and self.callers and self.singles and self.is_stacked and self.groups
-                and self.group_vacant and self.is_group_stacked):
-            raise MemoryError(f"no memory for the records of {num_blocks} blocks")
+        if not self.callers:
+            raise MemoryError(f"no memory for {num_blocks} blocks")
+        self.policy = LRU()
         self.policy.c_bind(self.records)
-        self.records[ZERO_BLOCK].node = NO_NODE
-        for block in range(self.num_blocks, 0, -1):     # so that the lowest ids come off first
-            self.records[block].node = NO_NODE
-            self.c_put(block)
 
     def __dealloc__(self):
-        free(self.records)
         free(self.callers)
-        free(self.singles)
-        free(self.is_stacked)
-        free(self.groups)
-        free(self.group_vacant)
-        free(self.is_group_stacked)
 
     def __reduce__(self):
         raise TypeError("a BlockPool cannot be pickled or copied: make a new one of the same num_blocks")
@@ -128,79 +97,6 @@ cdef class BlockPool:
             self.c_put(block)
             self.evictions += 1
 
-    cdef void c_take(self, int32_t after, int32_t count, int32_t *out) noexcept nogil:
-        """`count` vacant blocks with one reference each, if possible those that follow `after` (0: any).
-
-        The caller has made as many vacant before. Whole groups go at once: most blocks of a prompt.
-        """
-        cdef BlockRecord *records = self.records
-        cdef int32_t block = after, group, k = 0
-        while k < count:
-            block += 1
-            if block == 1 or block > self.num_blocks or not self.c_is_vacant(block):
-                block = self.c_surface()
-            group = block // GROUP
-            if count - k >= GROUP and block % GROUP == 0 and self.group_vacant[group] == GROUP:
-                self.group_vacant[group] = 0
-                self.num_vacant -= GROUP
-                for block in range(block, block + GROUP):
-                    records[block].refcount = 1
-                    out[k] = block
-                    k += 1
-                continue
-            if self.group_vacant[group] == GROUP:
-                self.c_open_group(group, block)
-            self.group_vacant[group] -= 1
-            self.num_vacant -= 1
-            records[block].refcount = 1
-            out[k] = block
-            k += 1
-
-    cdef int32_t c_surface(self) noexcept nogil:
-        """The first block of a wholly vacant group, or else a single one; drops stale entries."""
-        cdef int32_t entry
-        while self.num_groups > 0:
-            self.num_groups -= 1
-            entry = self.groups[self.num_groups]
-            self.is_group_stacked[entry] = False
-            if self.group_vacant[entry] == GROUP:
-                return entry * GROUP
-        while True:
-            self.num_singles -= 1
-            entry = self.singles[self.num_singles]
-            self.is_stacked[entry] = False
-            if self.c_is_vacant(entry):
-                return entry
-
-    cdef void c_open_group(self, int32_t group, int32_t taken) noexcept nogil:
-        """Leave the rest of the group on the single stack, the lowest id on top."""
-        cdef int32_t block
-        for block in range(group * GROUP + GROUP - 1, group * GROUP - 1, -1):
-            if block != taken:
-                self.c_stack_single(block)
-
-    cdef inline void c_stack_single(self, int32_t block) noexcept nogil:
-        if not self.is_stacked[block]:
-            self.is_stacked[block] = True
-            self.singles[self.num_singles] = block
-            self.num_singles += 1
-
-    cdef void c_put(self, int32_t block) noexcept nogil:
-        """Take back a block that nobody holds and nothing publishes."""
-        cdef int32_t group = block // GROUP
-        self.num_vacant += 1
-        self.group_vacant[group] += 1
-        if self.group_vacant[group] < GROUP:
-            self.c_stack_single(block)
-        else:
-            self.c_stack_group(group)
-
-    cdef inline void c_stack_group(self, int32_t group) noexcept nogil:
-        if not self.is_group_stacked[group]:
-            self.is_group_stacked[group] = True
-            self.groups[self.num_groups] = group
-            self.num_groups += 1
-
     cdef void c_let_go(self, int32_t block) noexcept nogil:
         """The last reference is gone: keep the block as cached where it can be found, else take it back."""
         if self.records[block].node == NO_NODE:
@@ -220,25 +116,6 @@ cdef class BlockPool:
                 k -= 1
                 usable += self.c_decref(blocks[k])
         return usable
-
-    cdef inline bint c_is_lone_group(self, const int32_t *blocks) noexcept nogil:
-        """Whether these four blocks are an aligned group that one holder has, unpublished."""
-        cdef int32_t first = blocks[0], k
-        if first % GROUP != 0 or first + GROUP > self.num_blocks + 1:
-            return False
-        for k in range(GROUP):
-            if (blocks[k] != first + k or self.records[first + k].refcount != 1
-                    or self.records[first + k].node != NO_NODE):
-                return False
-        return True
-
-    cdef void c_put_group(self, int32_t first) noexcept nogil:
-        cdef int32_t k
-        for k in range(GROUP):
-            self.records[first + k].refcount = 0
-        self.num_vacant += GROUP
-        self.group_vacant[first // GROUP] = GROUP
-        self.c_stack_group(first // GROUP)
 
     cdef int c_attach(self, PrefixIndex index) except -1:
         if self.index is not None:
@@ -419,37 +296,18 @@ cdef class BlockPool:
             counts[block] = self.records[block].refcount
         return counts.base
 
-    cpdef check(self):
+    @cython.critical_section
+    def check(self):
         """Audit every invariant in O(num_blocks); AssertionError names the first that is broken."""
-        cdef int32_t block, group, i, vacant = 0, idle = 0, held = 0
-        cdef set stacked = {self.singles[i] for i in range(self.num_singles)}
-        cdef set whole = {self.groups[i] for i in range(self.num_groups)}
-        cdef dict in_group = {}
-        require(len(stacked) == self.num_singles, "a block is on the single stack twice")
-        require(len(whole) == self.num_groups, "a group is on the group stack twice")
+        cdef int32_t block, idle = 0
+        self.c_check_stacks()
         for block in range(1, self.num_blocks + 1):
             require(self.records[block].refcount >= self.callers[block] >= 0, f"block {block} lacks references")
-            require(bool(self.is_stacked[block]) == (block in stacked), f"is_stacked of block {block} is wrong")
             if self.records[block].node != NO_NODE:
                 require(self.index is not None and self.index.blocks[self.records[block].node] == block,
                         f"node {self.records[block].node} does not name block {block}")
-            if self.records[block].refcount > 0:
-                held += 1
-            elif self.records[block].node != NO_NODE:
-                idle += 1
-            else:
-                vacant += 1
-                in_group.setdefault(block // GROUP, []).append(block)
-        for group in range(self.num_blocks // GROUP + 1):
-            members = in_group.get(group, [])
-            require(self.group_vacant[group] == len(members), f"vacant blocks of group {group} miscounted")
-            if len(members) == GROUP:
-                require(group in whole, f"vacant group {group} is on no stack")
-            else:
-                require(stacked.issuperset(members), f"a vacant block of group {group} is on no stack")
-        require(vacant == self.num_vacant, f"{vacant} vacant blocks, {self.num_vacant} counted")
+                idle += self.records[block].refcount == 0
         require(idle == self.policy.num_idle, f"{idle} cached blocks, {self.policy.num_idle} in the policy")
-        require(vacant + idle + held == self.num_blocks, "blocks are lost")
         if self.index is not None:
             self.index.check()
             self.c_check_order()

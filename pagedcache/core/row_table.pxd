@@ -47,6 +47,7 @@ cdef class RowTable:
     cdef int32_t *vacant                  # stack of vacant rows
     cdef int32_t num_vacant
     cdef int32_t *named                   # [max_sequences] rows of the ids of the running call
+    cdef int64_t num_adopted              # blocks given up at commit for an equal published one
     cdef int32_t call                     # number of the running call, for Row.mark
 
     cdef int c_widen(self, int32_t blocks) except -1
@@ -57,9 +58,11 @@ cdef class RowTable:
     cdef void c_close_row(self, int32_t row) noexcept nogil
     cdef void c_append_blocks(self, int32_t row, int32_t num_blocks) noexcept nogil
     cdef int32_t c_drop_blocks(self, int32_t row, int32_t keep) noexcept nogil
+    cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil
+    cdef int32_t c_publish(self, int32_t row) noexcept nogil
     cdef void c_unpublish_row(self, int32_t row, int32_t keep) noexcept nogil
     cdef dict c_references(self)
-    cpdef check(self)
+    cdef int c_check(self) except -1
 
     # What every verb asks per sequence stands here, where each module can inline it.
 

