@@ -58,7 +58,7 @@ def _convert(values: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     low, high = int(array.min()), int(array.max())
     if low < limits.min or high > limits.max:
         raise ValueError(f"{name} holds {high if high > limits.max else low}, which does not fit {dtype}")
-    return np.ascontiguousarray(array, dtype)
+    return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED"])
 
 
 def ragged_tokens(prompts: Any, name: str = "prompts") -> tuple[NDArray[np.int32], NDArray[np.int64]]:
