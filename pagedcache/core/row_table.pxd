@@ -28,9 +28,26 @@ cdef struct Row:
     int32_t num_published   # leading blocks that are index nodes
     int32_t clean           # leading entries of the table row that the row's last step has shown
     int32_t place           # where the row's table stands in the step's block_tables, or -1
+    int32_t num_new         # blocks that the open step has appended
     int32_t mark            # the last call that named the row: finds repeats
     bint in_step            # an open step names the row
     bint publishes          # full blocks go to the index: no pads, all tokens known
+
+
+cdef inline int32_t named_row(Row *rows, int32_t num_rows, int32_t call, int64_t handle, bint closed) noexcept nogil:
+    """The row of a handle, marked as named by this call; -1 where it may not be named.
+
+    Everything comes in as an argument, so that it stays in registers over a loop of stores.
+    """
+    cdef uint32_t row = <uint32_t>handle
+    if row >= <uint32_t>num_rows:
+        return -1
+    if rows[row].generation != handle >> 32 or rows[row].state != LIVE or rows[row].mark == call:
+        return -1
+    if closed and rows[row].in_step:
+        return -1
+    rows[row].mark = call
+    return <int32_t>row
 
 
 cdef class RowTable:
@@ -82,21 +99,6 @@ cdef class RowTable:
     @cython.final
     cdef inline int32_t c_blocks_for(self, int32_t positions) noexcept nogil:
         return self.c_block_of(positions + self.block_size - 1)
-
-    @cython.final
-    cdef inline bint c_name_row(self, int64_t handle, int32_t i, bint closed) noexcept nogil:
-        """Name one row as entry i of the running call; False where it may not be named."""
-        cdef uint32_t row = <uint32_t>handle
-        if row >= <uint32_t>self.max_sequences:
-            return False
-        cdef Row *entry = &self.rows[row]
-        if entry.generation != handle >> 32 or entry.state != LIVE or entry.mark == self.call:
-            return False
-        if closed and entry.in_step:
-            return False
-        entry.mark = self.call
-        self.named[i] = <int32_t>row
-        return True
 
     @cython.final
     cdef inline void c_spoil(self, int32_t row, int32_t entry) noexcept nogil:

@@ -161,7 +161,8 @@ cdef class RowTable:
         """Put the rows of `ids` into self.named; with `closed`, none may be in an open step."""
         cdef int32_t i
         for i in range(self.c_new_call(ids.shape[0])):
-            if not self.c_name_row(ids[i], i, closed):
+            self.named[i] = named_row(self.rows, self.max_sequences, self.call, ids[i], closed)
+            if self.named[i] < 0:
                 self.c_refuse(ids[i], i)
         return ids.shape[0]
 
@@ -189,6 +190,7 @@ cdef class RowTable:
         self.rows[row].num_published = 0
         self.rows[row].clean = 0
         self.rows[row].place = -1
+        self.rows[row].num_new = 0
         self.rows[row].in_step = False
         self.rows[row].publishes = True
         self.num_sequences += 1
@@ -214,7 +216,8 @@ cdef class RowTable:
         if extra <= 0:
             return 0
         self.rows[row].num_blocks = keep
-        self.c_spoil(row, keep)
+        self.rows[row].clean = min(self.rows[row].clean, keep)
+        self.rows[row].place = -1       # written anew next time, the entries beyond included
         return self.pool.c_drop(self.c_table(row) + keep, extra)
 
     cdef void c_unpublish_row(self, int32_t row, int32_t keep) noexcept nogil:

@@ -29,8 +29,6 @@ cdef struct StepArrays:             # what all layer groups share, and what undo
     int32_t *kv_pads                # [max_sequences]
     int32_t *rows                   # [max_sequences] the handles' table rows
     int32_t *held_rows              # [max_sequences] table row at this place; beyond the step's: one that was, or -1
-    int32_t *blocks_before          # [max_sequences] blocks of the row before this step
-    int32_t *copiers                # [max_sequences] for each pair in copies, the place of the row it is for
     int64_t *positions              # [tokens]
     int32_t *token_seq              # [tokens]
 
@@ -53,7 +51,7 @@ cdef class StepBuffers(Buffers):
     cdef StepArrays c
     cdef GroupBuffers group         # layer group 0, the one in use
 
-    cdef int c_fit_tokens(self, int64_t tokens) except -1
+    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1
 
 
 cdef class Step:

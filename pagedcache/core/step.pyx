@@ -52,7 +52,7 @@ cdef class GroupBuffers(Buffers):
         self.c_fit(FIRST_WIDTH, max_sequences + 1, 8, max_sequences + 1, max_sequences + 1)
 
     cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1:
-        """Make room; a wider table is a new one, whose rows are all unwritten."""
+        """Make room; a wider table is a new one, all -1."""
         cdef int64_t room
         if width > self.c.width:
             self.c_set_width(<int32_t>grown(self.c.width, width))
@@ -93,13 +93,15 @@ cdef class StepBuffers(Buffers):
         self.c.kv_lens = <int32_t *>self.c_new("kv_lens", rows, np.int32, 0)
         self.c.kv_pads = <int32_t *>self.c_new("kv_pads", rows, np.int32, 0)
         self.c.held_rows = <int32_t *>self.c_new("held_rows", rows, np.int32, -1)
-        self.c.blocks_before = <int32_t *>self.c_new("blocks_before", rows, np.int32, 0)
-        self.c.copiers = <int32_t *>self.c_new("copiers", rows, np.int32, 0)
-        self.c_fit_tokens(rows)
         self.group = GroupBuffers(max_sequences)
+        self.c_fit(0, rows, 0, 0, 0)
 
-    cdef int c_fit_tokens(self, int64_t tokens) except -1:
+    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1:
+        """Make room in every array; in a wider table no row stands at its place yet."""
         cdef int64_t room
+        if width > self.group.c.width:
+            memset(self.c.held_rows, 0xFF, (self.group.max_sequences + 1) * sizeof(int32_t))
+        self.group.c_fit(width, tokens, copies, new, diff)
         if tokens > self.c.room_tokens:
             room = grown(self.c.room_tokens, tokens)
             self.c.positions = <int64_t *>self.c_new("positions", room, np.int64, 0)
@@ -173,8 +175,7 @@ cdef class Step:
         cdef GroupBuffers group = buffers.group
         buffers.c.num_sequences = len(given["kv_lens"])
         buffers.c.num_tokens = len(given["slots"])
-        buffers.c_fit_tokens(buffers.c.num_tokens)
-        group.c_fit(0, buffers.c.num_tokens, 0, 0, 0)
+        buffers.c_fit(0, buffers.c.num_tokens, 0, 0, 0)
         group.c_set_width(given["block_tables"].shape[1])   # shown as wide as it was given
         for name, values in given.items():
             arrays = group.arrays if name in group.arrays else buffers.arrays

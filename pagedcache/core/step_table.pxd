@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from pagedcache.core.row_table cimport RowTable
 from pagedcache.core.step cimport Step, StepBuffers
@@ -19,15 +19,15 @@ cdef struct Demand:
 cdef class StepTable(RowTable):
     cdef StepBuffers buffers    # bound once, filled by every extend
     cdef Step step              # the open step, or None
-    cdef uint8_t *to_copy       # [max_sequences] the named row's last block must be copied before it is written
+    cdef int32_t *copiers       # [max_sequences] entries of the step whose last block must be copied first, in order
     cdef int64_t num_copies
     cdef Demand c_demand(
         self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
     ) noexcept nogil
-    cdef void c_fill(self, const int64_t *handles, const int32_t *counts, Demand demand) noexcept nogil
+    cdef void c_fill(self, const int64_t *handles, const int32_t *counts, const Demand *demand) noexcept nogil
     cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil
     cdef void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil
-    cdef void c_copy_last_block(self, int32_t row, int32_t i) noexcept nogil
+    cdef void c_copy_last_block(self, int32_t row) noexcept nogil
     cdef void c_show_table(self, int32_t row, int32_t i, int32_t need) noexcept nogil
     cdef void c_finish_row(self, int32_t i) noexcept nogil
     cdef int c_require_current(self, Step step) except -1

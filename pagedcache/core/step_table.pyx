@@ -9,12 +9,12 @@ back, and work still running on the step's arrays reads no reused block.
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from pagedcache.core.records cimport BlockRecord, ZERO_BLOCK
-from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable, counts_of, handles_of, refuse_negative
+from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
+from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable, counts_of, handles_of, named_row, refuse_negative
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
 from pagedcache.core._convert import int32_array
@@ -28,17 +28,17 @@ cdef class StepTable(RowTable):
 
     def __cinit__(self, pool, block_size, *, max_sequences=256, max_length=None, int tag_bits=64):
         self.buffers = StepBuffers(self.max_sequences)
-        self.to_copy = <uint8_t *>calloc(self.max_sequences, 1)
-        if not self.to_copy:
+        self.copiers = <int32_t *>calloc(self.max_sequences, sizeof(int32_t))
+        if not self.copiers:
             raise MemoryError(f"no memory for {max_sequences} sequences")
 
     def __dealloc__(self):
         cdef int32_t pair
         # Where RowTable refused its arguments, __cinit__ above never ran and step is not even None.
-        if self.to_copy != NULL and self.step is not None:
+        if self.copiers != NULL and self.step is not None:
             for pair in range(self.buffers.group.c.num_copies):
                 self.pool.c_decref(self.buffers.group.c.copies[2 * pair])
-        free(self.to_copy)
+        free(self.copiers)
 
     def can_extend(self, ids, counts, *, depths=None, cascade=False):
         """Whether `extend` with the same arguments would find enough blocks now; other errors alike."""
@@ -93,11 +93,10 @@ cdef class StepTable(RowTable):
             demand = self.c_payable_demand(handles, new)
             while not self.c_has_room(&demand):
                 self.c_widen(demand.width)
-                self.buffers.c_fit_tokens(demand.tokens)
-                self.buffers.group.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.shown)
+                self.buffers.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.shown)
                 demand = self.c_payable_demand(handles, new)
             self.pool.c_make_vacant(<int32_t>demand.blocks)
-            self.c_fill(&handles[0] if demand.rows else NULL, &new[0] if demand.rows else NULL, demand)
+            self.c_fill(&handles[0] if demand.rows else NULL, &new[0] if demand.rows else NULL, &demand)
             self.pool.c_note_peak()
             self.step = step
             return step
@@ -141,82 +140,83 @@ cdef class StepTable(RowTable):
     cdef Demand c_demand(
         self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
     ) noexcept nogil:
-        """Name the rows; what extending them takes; which last blocks must be copied (self.to_copy).
+        """Name the rows; what extending them takes; whose last blocks must be copied (self.copiers).
 
         Rows that share a last block write one after the other: the last of them alone has it then, and
         writes in place. So each copier's reference is taken off while counting, and put back at the end.
         """
         cdef Demand demand
         cdef BlockRecord *records = self.pool.records
-        cdef Row *row
-        cdef int32_t i, count, need, last, block
+        cdef Row *rows = self.rows
+        cdef Row *entry
+        cdef int32_t *named = self.named
+        cdef int32_t num_rows = self.max_sequences, max_length = self.max_length, size = self.block_size, call
+        cdef int32_t i, row, count, need, last, block
         demand.blocks = demand.copies = demand.tokens = demand.shown = 0
         demand.width = 0
         demand.stride = stride
         demand.wrong = -1
         demand.too_long = False
         demand.rows = self.c_new_call(n)
+        call = self.call
         for i in range(demand.rows):
-            if not self.c_name_row(handles[i], i, True):
+            row = named_row(rows, num_rows, call, handles[i], True)
+            named[i] = row
+            if row < 0:
                 demand.wrong = i
                 break
-            row = &self.rows[self.named[i]]
+            entry = &rows[row]
             count = counts[i * stride]
-            self.to_copy[i] = False
-            if count > self.max_length - row.position:
+            if count > max_length - entry.position:
                 demand.wrong = i
                 demand.too_long = True
                 break
-            need = self.c_blocks_for(row.position + count)
-            last = self.c_block_of(row.position)
+            need = self.c_blocks_for(entry.position + count)
+            last = self.c_block_of(entry.position)
             demand.tokens += count
-            demand.shown += need - min(row.clean, last)
+            demand.shown += need - min(entry.clean, last)
             demand.width = max(demand.width, need)
-            if need > row.num_blocks:
-                demand.blocks += need - row.num_blocks
-            if count > 0 and last * self.block_size != row.position:
-                block = self.c_table(self.named[i])[last]
-                if not self.c_is_writable(block):
-                    self.to_copy[i] = True
+            if need > entry.num_blocks:
+                demand.blocks += need - entry.num_blocks
+            if count > 0 and last * size != entry.position:
+                block = self.c_table(row)[last]
+                if records[block].refcount != 1 or records[block].node != NO_NODE:
                     records[block].refcount -= 1
+                    self.copiers[demand.copies] = i
                     demand.copies += 1
-        if demand.copies > 0:
-            for i in range(demand.rows if demand.wrong < 0 else demand.wrong):
-                if self.to_copy[i]:
-                    last = self.c_block_of(self.rows[self.named[i]].position)
-                    records[self.c_table(self.named[i])[last]].refcount += 1
+        for i in range(demand.copies):
+            row = named[self.copiers[i]]
+            records[self.c_table(row)[self.c_block_of(rows[row].position)]].refcount += 1
         demand.blocks += demand.copies
         return demand
 
-    cdef void c_fill(self, const int64_t *handles, const int32_t *counts, Demand demand) noexcept nogil:
+    cdef void c_fill(self, const int64_t *handles, const int32_t *counts, const Demand *demand) noexcept nogil:
         """Do what c_demand counted, and write every array of the step."""
         cdef GroupArrays *group = &self.buffers.group.c
-        # Local, since the compiler must fear that a store into one array changes the others' addresses.
+        # Locals, since the compiler must fear that a store into one array changes the others' addresses.
         cdef StepArrays step = self.buffers.c
         cdef int64_t *slots = group.slots
-        cdef int32_t *shown = group.shown
         cdef int32_t *named = self.named
         cdef Row *rows = self.rows
         cdef Row *entry
         cdef int32_t i, row, count, position, need, last, filled = 0
-        cdef int32_t size = self.block_size
+        cdef int32_t size = self.block_size, stride = demand.stride
         group.num_copies = group.num_new = group.num_diff = 0
+        for i in range(<int32_t>demand.copies):
+            self.c_copy_last_block(named[self.copiers[i]])
         step.qo_indptr[0] = 0
         for i in range(demand.rows):
             row = named[i]
-            count = counts[i * demand.stride]
-            step.ids[i] = handles[i]
+            count = counts[i * stride]
             entry = &rows[row]
             position = entry.position
             entry.in_step = True
-            step.blocks_before[i] = entry.num_blocks
+            step.ids[i] = handles[i]
             step.kv_lens[i] = position + count
-            if self.to_copy[i]:
-                self.c_copy_last_block(row, i)
             need = self.c_blocks_for(position + count)
             if need > entry.num_blocks:
                 self.c_append_new(row, need)
-            if entry.clean != need or entry.place != i or step.held_rows[i] != row or shown[i] != need:
+            if entry.clean != need or entry.place != i or step.held_rows[i] != row:
                 self.c_show_table(row, i, need)
             if count == 1:
                 last = self.c_block_of(position)
@@ -234,6 +234,7 @@ cdef class StepTable(RowTable):
         cdef GroupArrays *group = &self.buffers.group.c
         cdef int32_t have = self.rows[row].num_blocks
         self.c_append_blocks(row, need)
+        self.rows[row].num_new = need - have
         memcpy(group.new_blocks + group.num_new, self.c_table(row) + have, (need - have) * sizeof(int32_t))
         group.num_new += need - have
 
@@ -258,7 +259,7 @@ cdef class StepTable(RowTable):
                 k += 1
             logical += 1
 
-    cdef void c_copy_last_block(self, int32_t row, int32_t i) noexcept nogil:
+    cdef void c_copy_last_block(self, int32_t row) noexcept nogil:
         """Give the row a block of its own for the position it writes next.
 
         The one place where a block becomes writable. The source keeps its reference, the step's now.
@@ -273,7 +274,6 @@ cdef class StepTable(RowTable):
         memcpy(self.index.tokens + copy * size, self.index.tokens + source * size, size * sizeof(int32_t))
         table[j] = copy
         self.c_spoil(row, j)
-        self.buffers.c.copiers[group.num_copies] = i
         group.copies[2 * group.num_copies] = source
         group.copies[2 * group.num_copies + 1] = copy
         group.num_copies += 1
@@ -290,8 +290,6 @@ cdef class StepTable(RowTable):
         if entry.place != i or step.held_rows[i] != row:
             step.kv_pads[i] = entry.pad
             group.kv_starts[i] = entry.pad
-            first = 0
-        elif group.shown[i] < first:    # the tables have been widened since
             first = 0
         for j in range(first, need):
             place[j] = table[j]
@@ -358,9 +356,11 @@ cdef class StepTable(RowTable):
         with cython.critical_section(self.pool):
             self.c_require_current(step)
             for i in range(arrays.num_sequences - 1, -1, -1):
-                self.c_drop_blocks(arrays.held_rows[i], arrays.blocks_before[i])
+                row = arrays.held_rows[i]
+                if self.rows[row].num_new > 0:
+                    self.c_drop_blocks(row, self.rows[row].num_blocks - self.rows[row].num_new)
             for pair in range(self.buffers.group.c.num_copies - 1, -1, -1):
-                row = arrays.held_rows[arrays.copiers[pair]]
+                row = arrays.held_rows[self.copiers[pair]]
                 j = self.c_block_of(self.rows[row].position)
                 self.pool.c_decref(copies[2 * pair + 1])
                 self.c_table(row)[j] = copies[2 * pair]
@@ -387,6 +387,7 @@ cdef class StepTable(RowTable):
     cdef void c_finish_row(self, int32_t i) noexcept nogil:
         cdef int32_t row = self.buffers.c.held_rows[i]
         self.rows[row].in_step = False
+        self.rows[row].num_new = 0
         if self.rows[row].state == DOOMED:
             self.c_drop_blocks(row, 0)
             self.c_close_row(row)
