@@ -5,8 +5,17 @@ the guide, ``pagedcache.backends`` the places where bytes live, ``pagedcache.tes
 backend passes.
 """
 
+try:
+    from pagedcache.core import Admission, AdmitStatus, BlockPool, CacheStats, SequenceTable, Step
+except ModuleNotFoundError as error:  # met by everyone who starts Python in a clone
+    if not (error.name or "").startswith("pagedcache.core"):
+        raise
+    raise ImportError(
+        f"{__path__[0]} is a source tree that is not built: start Python in another folder, "
+        "or build it with 'pip install -e .'"
+    ) from error
+
 from pagedcache.cache import KVCache
-from pagedcache.core import Admission, AdmitStatus, BlockPool, CacheStats, SequenceTable, Step
 from pagedcache.errors import (
     CacheClosed,
     InvalidBlock,

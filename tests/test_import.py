@@ -3,8 +3,10 @@
 import importlib
 import json
 import pkgutil
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +63,15 @@ def test_public_names_are_sorted_and_real():
     assert len(set(names)) == len(names)
     for name in names:
         assert hasattr(pagedcache, name), name
+
+
+def test_source_tree_without_a_build_says_so(tmp_path):
+    package = Path(pagedcache.__file__).parent
+    shutil.copytree(package, tmp_path / "pagedcache", ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-c", "import pagedcache"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path / 'pagedcache'} is a source tree")
 
 
 def test_import_in_any_order(tmp_path):

@@ -7,19 +7,21 @@ import numpy as np
 from pagedcache.core import SequenceTable
 
 
-def feed(table: SequenceTable, ids: Any, news: list[Any], known: bool = True) -> int:
-    """Extend each row by its new tokens and commit them; the number of blocks published."""
+def feed(table: SequenceTable, ids: Any, news: list[Any], known: bool = True, see: Any = None) -> int:
+    """Extend each row by its new tokens, let `see` look at the step, commit; the number of blocks published."""
     step = table.extend(ids, [len(new) for new in news])
+    if see is not None:
+        see(step)
     flat = np.concatenate([np.asarray(new, np.int32) for new in news]) if news else np.empty(0, np.int32)
     return table.commit(step, flat if known else None)
 
 
-def prefill(table: SequenceTable, prompt: Any, **options: Any) -> int:
+def prefill(table: SequenceTable, prompt: Any, see: Any = None, **options: Any) -> int:
     """Admit one prompt and commit what the prefix cache did not have; its handle."""
     admission = table.admit([prompt], **options)
     assert admission.status[0] == 0, "the test's prompt was not admitted"
     sid = int(admission.ids[0])
-    feed(table, [sid], [list(prompt)[int(admission.cached[0]) :]])
+    feed(table, [sid], [list(prompt)[int(admission.cached[0]) :]], see=see)
     return sid
 
 

@@ -85,12 +85,15 @@ class Model:
         """The rows whose tail must be copied before they write, and how many blocks the whole extend takes."""
         holders = Counter(b for row in self.rows.values() for b in row.blocks)
         copies, need = [], 0
+        furthest: dict[int, int] = {}  # block -> position of a row that copies it, and that abandon may give it back
         for sid, n in zip(ids, counts, strict=True):
             row = self.rows[sid]
             if n and row.position % self.block_size:
                 tail = row.blocks[row.position // self.block_size]
-                if holders[tail] > 1 or tail in self.published.values():
+                written = row.position < furthest.get(tail, 0)
+                if holders[tail] > 1 or tail in self.published.values() or written:
                     copies.append(sid)
+                    furthest[tail] = max(row.position, furthest.get(tail, 0))
                     holders[tail] -= 1
             need += max(0, self.span(row.position + n) - len(row.blocks))
         return copies, need + len(copies)

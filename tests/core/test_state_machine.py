@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         if self.step is None:
             self.extend(rng)
         if self.step is not None:
-            (self.abandon if rng.random() < 0.1 else self.commit)(rng)
+            (self.abandon if rng.random() < 0.2 else self.commit)(rng)
 
     def extend(self, rng):
         if not self.model.rows:
