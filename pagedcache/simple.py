@@ -118,9 +118,9 @@ class BlockManager:
         self._drop(page_id)
         self._lent.remove(page_id)
 
-    def _take(self) -> int:
+    def _take(self, after: int = -1) -> int:
         try:
-            return int(self.pool.allocate(1)[0]) - 1
+            return int(self.pool.allocate(1, after=after + 1)[0]) - 1
         except OutOfBlocks:
             raise OutOfBlocks(f"No free pages available: all {self.pool.num_blocks} are in use") from None
 
@@ -227,7 +227,7 @@ class SequenceManager:
         logical, offset = divmod(token_pos, manager.page_size)
         page_id = table.get_physical_page(logical)
         owned = page_id >= 0 and manager.pool.refcount(page_id + 1) == 1
-        target = page_id if owned else manager._take()
+        target = page_id if owned else manager._take(after=table.get_physical_page(logical - 1))
         try:
             if page_id >= 0 and not owned:
                 manager.backend.copy_blocks(manager.storage, np.array([[page_id + 1, target + 1]], np.int32))

@@ -161,8 +161,14 @@ cdef class BlockPool(VacantBlocks):
                 + (self.num_blocks // GROUP + 1) * (sizeof(int32_t) + 2))
 
     @cython.critical_section
-    def allocate(self, count):
+    def allocate(self, count, after=ZERO_BLOCK):
         """Take `count` blocks, each with one reference that belongs to the caller.
+
+        Parameters
+        ----------
+        count : int
+        after : int, optional
+            The block that the first one should follow, if that is vacant: so that ids of a stream run on.
 
         Returns
         -------
@@ -174,18 +180,21 @@ cdef class BlockPool(VacantBlocks):
         OutOfBlocks
             Fewer than `count` blocks are usable; nothing was changed.
         """
-        cdef int32_t n, i
+        cdef int32_t n, i, first
         if type(count) is not int and (isinstance(count, bool) or not isinstance(count, np.integer)):
             raise TypeError(f"count must be an int, not {type(count).__name__}")
         if count < 0:
             raise ValueError(f"count is {count}; it must be 0 or more")
         n = min(count, self.num_blocks)
         cdef int32_t[::1] out = np.empty(n, np.int32)
+        if not 0 <= after <= self.num_blocks:
+            raise InvalidBlock(f"after is {after}; it must be a block id, 1..{self.num_blocks}, or 0 for none")
+        first = after
         if count > self.c_usable():
             raise OutOfBlocks(f"{count} blocks wanted, {self.c_usable()} of {self.num_blocks} are usable")
         if n > 0:
             self.c_make_vacant(n)
-            self.c_take(ZERO_BLOCK, n, &out[0])
+            self.c_take(first, n, &out[0])
             for i in range(n):
                 self.callers[out[i]] = 1
             self.c_note_peak()

@@ -245,3 +245,17 @@ def test_pool_agrees_with_a_dict(calls):
 def test_c08_copies_are_refused_with_a_reason(duplicate):
     with pytest.raises(TypeError, match="BlockPool"):
         duplicate(BlockPool(2))
+
+
+def test_a_stream_of_single_blocks_can_run_on():
+    pool = BlockPool(16)
+    block, ids = 0, []
+    for _ in range(8):
+        (block,) = pool.allocate(1, after=block).tolist()
+        ids.append(block)
+    assert ids == list(range(ids[0], ids[0] + 8))
+    for wrong in (-1, 17):
+        with pytest.raises(InvalidBlock, match=str(wrong)):
+            pool.allocate(1, after=wrong)
+    assert pool.num_free == 8
+    pool.check()
