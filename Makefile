@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install debug lint format test slow bench bars dist ci clean
+.PHONY: help install debug lint format test slow bench record bars dist ci clean
 
 help:     ## show this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -24,6 +24,9 @@ slow:     ## the tests that take minutes
 
 bench:    ## do the benchmark suites run?
 	cd benchmarks && asv check --python=same && asv run --python=same --quick --dry-run --show-stderr
+
+record:   ## build and measure the last commit, keep the result in benchmarks/results
+	cd benchmarks && asv machine --yes --machine ci-2core && asv run --machine ci-2core 'HEAD^!'
 
 bars:     ## measure the allocator's bars
 	python benchmarks/bars.py

@@ -171,9 +171,10 @@ def main(argv=None):
     measured = (decode(2 if quick else 14), admission(2 if quick else 6), batches(50 if quick else 2000), space())
     for rows in measured:
         for row in rows:
+            row.bar = None if quick else row.bar
             print(row, flush=True)
             missed += not row.ok
-    return int(missed > 0 and not quick)
+    return int(missed > 0)
 
 
 if __name__ == "__main__":

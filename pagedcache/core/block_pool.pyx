@@ -34,9 +34,12 @@ cdef bint all_one(const int32_t *counts) noexcept nogil:
 
 cdef const int32_t[::1] block_ids(values):
     """int32 [n] of block ids; what is no int32 is no block."""
-    if type(values) is np.ndarray and values.flags.aligned:
+    cdef const int32_t[::1] ids
+    if type(values) is np.ndarray:
         try:
-            return values
+            ids = values
+            if ids.shape[0] == 0 or <size_t>&ids[0] % sizeof(int32_t) == 0:
+                return ids
         except (ValueError, TypeError):
             pass
     try:

@@ -42,20 +42,36 @@ def bounded_int(value, str name, int64_t low, int64_t high):
 
 cdef const int64_t[::1] handles_of(object ids):
     """int64 [n]; an int64 array goes straight through, anything else is converted with checks."""
-    if type(ids) is np.ndarray and ids.flags.aligned:
+    cdef const int64_t[::1] array
+    if type(ids) is np.ndarray:
         try:
-            return ids
+            array = ids
         except (ValueError, TypeError):
-            pass
+            return int64_array(ids, "ids")
+        if array.shape[0] == 0 or <size_t>&array[0] % sizeof(int64_t) == 0:
+            return array
     return int64_array(ids, "ids")
+
+
+cdef const int32_t[::1] int32s_of(object values, str name):
+    """int32 [n]; an int32 array goes straight through, anything else is converted with checks."""
+    cdef const int32_t[::1] array
+    if type(values) is np.ndarray:
+        try:
+            array = values
+        except (ValueError, TypeError):
+            return int32_array(values, name)
+        if array.shape[0] == 0 or <size_t>&array[0] % sizeof(int32_t) == 0:
+            return array
+    return int32_array(values, name)
 
 
 cdef const int32_t[::1] counts_of(object counts, Py_ssize_t n, str name):
     """int32 [n] of counts or positions, or int32 [1] of one for all; none negative."""
     cdef const int32_t[::1] array
-    if isinstance(counts, (int, np.integer)) and not isinstance(counts, bool):
+    if type(counts) is not np.ndarray and isinstance(counts, (int, np.integer)) and not isinstance(counts, bool):
         return np.array([bounded_int(counts, name, 0, MAX_LENGTH)], np.int32)
-    array = int32_array(counts, name)
+    array = int32s_of(counts, name)
     if array.shape[0] != n:
         raise ValueError(f"{name} has {array.shape[0]} entries for {n} sequences")
     refuse_negative(array, name)

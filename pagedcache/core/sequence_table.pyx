@@ -213,14 +213,15 @@ cdef class SequenceTable(StepTable):
         cdef int64_t per_parent = bounded_int(n, "n", 0, INT32_MAX)
         cdef const int64_t[::1] handles = handles_of(ids)
         cdef const int32_t[::1] cuts = counts_of([] if at is None else at, 0 if at is None else handles.shape[0], "at")
-        cdef int64_t[:, ::1] children = np.empty((handles.shape[0], per_parent), np.int64)
+        cdef int64_t wanted = handles.shape[0] * per_parent
+        cdef int64_t[:, ::1] children = np.empty((handles.shape[0], min(per_parent, self.max_sequences)), np.int64)
         cdef Py_ssize_t i, k
         with cython.critical_section(self.pool):
             self.c_name(handles, closed=True)
             self.c_check_cuts(cuts, handles.shape[0], "at")
-            if handles.shape[0] * per_parent > self.num_vacant:
+            if wanted > self.num_vacant:
                 raise OutOfSequences(
-                    f"{handles.shape[0] * per_parent} rows wanted, {self.num_vacant} of {self.max_sequences} are "
+                    f"{wanted} rows wanted, {self.num_vacant} of {self.max_sequences} are "
                     "vacant; release sequences, or make the cache with a larger max_sequences"
                 )
             for i in range(handles.shape[0]):

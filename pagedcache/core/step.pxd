@@ -35,8 +35,10 @@ cdef struct StepArrays:             # what all layer groups share, and what undo
 
 cdef class Buffers:
     cdef dict arrays                # the NumPy arrays that own the memory, by name
+    cdef dict views                 # the view of each that was last asked for
 
     cdef void *c_new(self, str name, shape, dtype, int fill) except NULL
+    cdef object c_view(self, str name, Py_ssize_t n)
 
 
 cdef class GroupBuffers(Buffers):

@@ -30,6 +30,7 @@ cdef class Buffers:
 
     def __cinit__(self):
         self.arrays = {}
+        self.views = {}
 
     cdef void *c_new(self, str name, shape, dtype, int fill) except NULL:
         """A new array under `name`, every entry `fill`; its address."""
@@ -38,7 +39,16 @@ cdef class Buffers:
         array.flags.writeable = False
         raw = array.reshape(-1).view(np.uint8)
         self.arrays[name] = array
+        self.views.pop(name, None)
         return <void *>&raw[0]
+
+    cdef object c_view(self, str name, Py_ssize_t n):
+        """The first n entries; decode steps ask for the same view again and again, in every layer."""
+        view = self.views.get(name)
+        if view is None or len(view) != n:
+            view = self.arrays[name][:n]
+            self.views[name] = view
+        return view
 
 
 @cython.no_gc_clear    # a table that is collected still reads them
@@ -209,32 +219,32 @@ cdef class Step:
     @property
     def ids(self):
         """int64 [n]: handles, in the order given to extend; 0 for a step from arrays."""
-        return self.c_open().arrays["ids"][:self.buffers.c.num_sequences]
+        return self.c_open().c_view("ids", self.buffers.c.num_sequences)
 
     @property
     def qo_indptr(self):
         """int32 [n + 1]: new tokens of sequence s are qo_indptr[s] to qo_indptr[s + 1]."""
-        return self.c_open().arrays["qo_indptr"][:self.buffers.c.num_sequences + 1]
+        return self.c_open().c_view("qo_indptr", self.buffers.c.num_sequences + 1)
 
     @property
     def positions(self):
         """int64 [tokens]: position of each new token, pads not counted."""
-        return self.c_open().arrays["positions"][:self.buffers.c.num_tokens]
+        return self.c_open().c_view("positions", self.buffers.c.num_tokens)
 
     @property
     def token_seq(self):
         """int32 [tokens]: index in the step of the sequence that each new token belongs to."""
-        return self.c_open().arrays["token_seq"][:self.buffers.c.num_tokens]
+        return self.c_open().c_view("token_seq", self.buffers.c.num_tokens)
 
     @property
     def kv_lens(self):
         """int32 [n]: row coordinate where each sequence ends after the step."""
-        return self.c_open().arrays["kv_lens"][:self.buffers.c.num_sequences]
+        return self.c_open().c_view("kv_lens", self.buffers.c.num_sequences)
 
     @property
     def kv_pads(self):
         """int32 [n]: leading positions that are never visible."""
-        return self.c_open().arrays["kv_pads"][:self.buffers.c.num_sequences]
+        return self.c_open().c_view("kv_pads", self.buffers.c.num_sequences)
 
     @property
     def groups(self):
@@ -245,27 +255,27 @@ cdef class Step:
     @property
     def block_tables(self):
         """int32 [n, width]: physical block of each logical block; -1 beyond the live prefix."""
-        return self.c_open().group.arrays["block_tables"][:self.buffers.c.num_sequences]
+        return self.c_open().group.c_view("block_tables", self.buffers.c.num_sequences)
 
     @property
     def slots(self):
         """int64 [tokens]: pool slot of each new token, ``block * block_size + offset``."""
-        return self.c_open().group.arrays["slots"][:self.buffers.c.num_tokens]
+        return self.c_open().group.c_view("slots", self.buffers.c.num_tokens)
 
     @property
     def kv_starts(self):
         """int32 [n]: first held position after the sinks; the pad where nothing was released."""
-        return self.c_open().group.arrays["kv_starts"][:self.buffers.c.num_sequences]
+        return self.c_open().group.c_view("kv_starts", self.buffers.c.num_sequences)
 
     @property
     def copies(self):
         """int32 [m, 2]: blocks to copy, source to destination, before any K/V of the step is written."""
-        return self.c_open().group.arrays["copies"][:self.buffers.group.c.num_copies]
+        return self.c_open().group.c_view("copies", self.buffers.group.c.num_copies)
 
     @property
     def new_blocks(self):
         """int32 [k]: blocks that this extend took from the pool, destinations of copies not counted."""
-        return self.c_open().group.arrays["new_blocks"][:self.buffers.group.c.num_new]
+        return self.c_open().group.c_view("new_blocks", self.buffers.group.c.num_new)
 
     @property
     def diff(self):
@@ -274,7 +284,7 @@ cdef class Step:
         A table row is the lower half of a handle. Applying each step's diff keeps a table that lives
         elsewhere, say on a device, equal to this one over every live prefix.
         """
-        return self.c_open().group.arrays["diff"][:self.buffers.group.c.num_diff]
+        return self.c_open().group.c_view("diff", self.buffers.group.c.num_diff)
 
     @property
     def kv_indptr(self):

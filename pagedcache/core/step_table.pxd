@@ -24,6 +24,7 @@ cdef class StepTable(RowTable):
     cdef Demand c_demand(
         self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
     ) noexcept nogil
+    cdef bint c_is_copied_beyond(self, int32_t block, int32_t position, int32_t copies) noexcept nogil
     cdef void c_fill(self, const int64_t *handles, const int32_t *counts, const Demand *demand) noexcept nogil
     cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil
     cdef void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil

@@ -14,10 +14,11 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
-from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable, counts_of, handles_of, named_row, refuse_negative
+from pagedcache.core.row_table cimport (
+    DOOMED, LIVE, Row, RowTable, counts_of, handles_of, int32s_of, named_row, refuse_negative
+)
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
-from pagedcache.core._convert import int32_array
 from pagedcache.core.row_table import later
 from pagedcache.errors import OutOfBlocks, StepBusy, StepClosed
 
@@ -144,6 +145,7 @@ cdef class StepTable(RowTable):
 
         Rows that share a last block write one after the other: the last of them alone has it then, and
         writes in place. So each copier's reference is taken off while counting, and put back at the end.
+        Not, however, where a copier stands further on: abandon gives it the block back, with its tokens.
         """
         cdef Demand demand
         cdef BlockRecord *records = self.pool.records
@@ -180,7 +182,8 @@ cdef class StepTable(RowTable):
                 demand.blocks += need - entry.num_blocks
             if count > 0 and last * size != entry.position:
                 block = self.c_table(row)[last]
-                if records[block].refcount != 1 or records[block].node != NO_NODE:
+                if (records[block].refcount != 1 or records[block].node != NO_NODE
+                        or self.c_is_copied_beyond(block, entry.position, <int32_t>demand.copies)):
                     records[block].refcount -= 1
                     self.copiers[demand.copies] = i
                     demand.copies += 1
@@ -189,6 +192,16 @@ cdef class StepTable(RowTable):
             records[self.c_table(row)[self.c_block_of(rows[row].position)]].refcount += 1
         demand.blocks += demand.copies
         return demand
+
+    cdef bint c_is_copied_beyond(self, int32_t block, int32_t position, int32_t copies) noexcept nogil:
+        """Whether one of the copiers so far has more of this block than what lies before `position`."""
+        cdef int32_t k, row
+        for k in range(copies):
+            row = self.named[self.copiers[k]]
+            if (self.rows[row].position > position
+                    and self.c_table(row)[self.c_block_of(self.rows[row].position)] == block):
+                return True
+        return False
 
     cdef void c_fill(self, const int64_t *handles, const int32_t *counts, const Demand *demand) noexcept nogil:
         """Do what c_demand counted, and write every array of the step."""
@@ -327,7 +340,7 @@ cdef class StepTable(RowTable):
         if accepted is not None:
             raise later("commit(accepted=)")
         if tokens is not None:
-            given = int32_array(tokens, "tokens")
+            given = int32s_of(tokens, "tokens")
             refuse_negative(given, "tokens")
         with cython.critical_section(self.pool):
             self.c_require_current(step)
