@@ -1,10 +1,13 @@
 """The baseline: what a careful person writes in an afternoon, in lists and dicts.
 
 It keeps the same promises as the core (all or nothing, copy-on-write, checked frees) and hands out the same things per
-step (slots, positions, block tables, lengths), one Python operation at a time. It has no prefix cache.
+step: slots, positions and lengths as the arrays that a kernel reads. Block tables stay lists, to its favour: making an
+array of those takes longer than all the rest. It has no prefix cache and cannot undo a step.
 """
 
 from dataclasses import dataclass, field
+
+import numpy as np
 
 
 @dataclass(slots=True)
@@ -19,10 +22,10 @@ class PySequence:
 class PyStep:
     """What one call of `PyBlockManager.append` gives a kernel; one entry per sequence."""
 
-    slots: list[int]
-    positions: list[int]
+    slots: np.ndarray  # int64 [n]
+    positions: np.ndarray  # int64 [n]
     tables: list[list[int]]
-    kv_lens: list[int]
+    kv_lens: np.ndarray  # int32 [n]
     copies: list[tuple[int, int]]
 
 
@@ -87,7 +90,7 @@ class PyBlockManager:
         """Give every sequence one more token."""
         if self._blocks_needed(ids) > len(self.free):
             raise MemoryError("not enough free blocks")
-        step = PyStep([], [], [], [], [])
+        slots, positions, tables, kv_lens, copies = [], [], [], [], []
         for seq_id in ids:
             seq = self.sequences[seq_id]
             logical, offset = divmod(seq.length, self.block_size)
@@ -96,10 +99,12 @@ class PyBlockManager:
             elif self.refs[shared := seq.table[logical]] > 1:
                 (seq.table[logical],) = self.allocate(1)
                 self.refs[shared] -= 1
-                step.copies.append((shared, seq.table[logical]))
-            step.slots.append(seq.table[logical] * self.block_size + offset)
-            step.positions.append(seq.length)
+                copies.append((shared, seq.table[logical]))
+            slots.append(seq.table[logical] * self.block_size + offset)
+            positions.append(seq.length)
             seq.length += 1
-            step.tables.append(seq.table)
-            step.kv_lens.append(seq.length)
-        return step
+            tables.append(seq.table)
+            kv_lens.append(seq.length)
+        return PyStep(
+            np.array(slots, np.int64), np.array(positions, np.int64), tables, np.array(kv_lens, np.int32), copies
+        )

@@ -111,7 +111,7 @@ cdef class RowTable:
         self.pitch = min(FIRST_PITCH, self.c_blocks_for(self.max_length))
         self.rows = <Row *>calloc(self.max_sequences, sizeof(Row))
         self.vacant = <int32_t *>malloc(self.max_sequences * sizeof(int32_t))
-        self.named = <int32_t *>malloc(self.max_sequences * sizeof(int32_t))
+        self.named = <int32_t *>malloc((self.max_sequences + 1) * sizeof(int32_t))
         self.tables = <int32_t *>calloc(<size_t>self.max_sequences * self.pitch, sizeof(int32_t))
         if not self.rows or not self.vacant or not self.named or not self.tables:
             raise MemoryError(f"no memory for the tables of {max_sequences} sequences")

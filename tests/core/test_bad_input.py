@@ -232,6 +232,22 @@ def test_a_handle_of_another_table_is_refused(make, verb):
     assert snapshot(two, b) == before
 
 
+@pytest.mark.parametrize("verb", ["extend", "can_extend", "fork", "truncate", "release"])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_more_ids_than_rows(make, verb, rows):
+    """One more than there can be, the last one stale or twice; thousands more."""
+    table = make(max_sequences=rows)
+    stale = prefill(table, [1])
+    table.release([stale])
+    ids = table.admit([[1]] * rows).ids.tolist()
+    before = snapshot(table, *ids)
+    for more in ([stale], [ids[0]], [-1], [stale] * 5000, ids * 1000):
+        arguments = ([0] * (rows + len(more)),) if verb in ("extend", "can_extend", "truncate") else ()
+        with pytest.raises((InvalidSequence, ValueError)):
+            getattr(table, verb)(ids + more, *arguments)
+    assert snapshot(table, *ids) == before
+
+
 @pytest.mark.parametrize("bad", [-1, 2**31, 2**62, 2**64, 1.5, "3", None, True, [1, 2]])
 def test_reserve_is_a_number_of_tokens(make, bad):
     table = make()

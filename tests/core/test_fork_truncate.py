@@ -20,6 +20,7 @@ def test_fork_of_nothing(make):
     table = make()
     a = prefill(table, [1])
     assert table.fork([], 2).shape == (0, 2) and table.fork([a], 0).shape == (1, 0)
+    assert table.fork([], 1000).shape == (0, 1000) and table.fork([], 0).shape == (0, 0)
     assert table.stats().sequences == 1
 
 
@@ -68,6 +69,15 @@ def test_a_kid_of_a_padded_row_keeps_the_pad(make):
     table.abandon(step)
 
 
+def test_a_kid_of_a_row_that_publishes_no_more_does_not_either(make):
+    """What the parent wrote without saying its tokens stands in the kid's blocks too."""
+    table = make()
+    [sid] = table.admit([[1] * 12]).ids
+    feed(table, [sid], [[1] * 6], known=False)
+    [[kid]] = table.fork([sid])
+    assert feed(table, [kid], [[1, 1]]) == 0 and table.match([[1] * 9])[0] == 0
+
+
 def test_a_kid_publishes_like_any_row(make):
     table = make()
     sid = prefill(table, range(6))
@@ -113,7 +123,7 @@ def test_too_few_rows_is_an_error_and_changes_nothing(make):
     table.fork([a, b], 1)
 
 
-@pytest.mark.parametrize("n", [-1, 2**31, 2**62])
+@pytest.mark.parametrize("n", [-1, 256, 2**31 - 1, 2**31, 2**62])
 def test_impossible_numbers_of_kids(make, n):
     table = make()
     sid = prefill(table, [1])
@@ -211,6 +221,18 @@ def test_rewriting_after_truncate_publishes_the_new_content(make):
     table.truncate([sid], [6])
     assert feed(table, [sid], [[70, 71]]) == 1
     assert table.match([[*range(6), 70, 71, 0], range(9)]).tolist() == [8, 8]
+
+
+def test_a_kid_forked_before_published_blocks_publishes_its_own(make):
+    """A fork or a truncate walks back in the index: what follows hangs on the prefix that was kept."""
+    table = make()
+    sid = prefill(table, range(12))
+    [[kid]] = table.fork([sid], at=4)
+    assert feed(table, [kid], [[70] * 4]) == 1
+    table.truncate([sid], [4])
+    assert feed(table, [sid], [[80] * 4]) == 1
+    chains = [[*range(4), *[t] * 4, 0] for t in (70, 80)]
+    assert table.match([*chains, range(13)]).tolist() == [8, 8, 12]
 
 
 def test_rewriting_the_same_content_adopts_the_published_block(make):
