@@ -1,14 +1,11 @@
 .DEFAULT_GOAL := help
-.PHONY: help install debug lint format test slow bench record bars dist ci clean
+.PHONY: help install lint format test slow bench record bars dist ci clean
 
 help:     ## show this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 install:  ## editable install with everything a developer needs
 	pip install -e ".[dev]"
-
-debug:    ## rebuild the core in place with its asserts on
-	PAGEDCACHE_DEBUG=1 python setup.py build_ext --inplace --force
 
 lint:     ## lints, format and types, as CI runs them
 	pre-commit run --all-files

@@ -1,8 +1,7 @@
 """The part of the build that pyproject.toml cannot say: the packages and the extension modules.
 
 ``backends/`` is a real top-level folder; it is reached, built and installed as ``pagedcache.backends`` through the
-link ``pagedcache/backends -> ../backends``. ``PAGEDCACHE_DEBUG=1`` keeps the ``assert`` statements of the ``.pyx``
-files in the build (use it with ``build_ext --force``).
+link ``pagedcache/backends -> ../backends``.
 """
 
 import contextlib
@@ -15,7 +14,6 @@ from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 
 GENERATED = "build/cython"  # the C that Cython writes: outside the packages, so that no wheel carries it
-DEBUG = os.environ.get("PAGEDCACHE_DEBUG", "0") not in ("", "0")
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -27,7 +25,7 @@ DIRECTIVES = {
 if sys.platform == "win32":
     FLAGS = ["/O2"]
 else:  # no -march: one wheel runs on every processor; -g0 makes the .so five times smaller
-    FLAGS = ["-O1" if DEBUG else "-O3", "-g0", "-fno-math-errno", "-Wno-array-bounds"]
+    FLAGS = ["-O3", "-g0", "-fno-math-errno", "-Wno-array-bounds"]
 
 
 class Tee(io.StringIO):
@@ -51,7 +49,6 @@ def extension(pyx: Path) -> Extension:
         include_dirs=[str(here), "pagedcache/include"],
         depends=[str(p) for pattern in ("*.pxd", "*.h") for p in sorted(here.glob(pattern))]
         + [str(p) for p in sorted(Path("pagedcache/include").glob("*.h"))],  # unlisted headers rebuild nothing
-        define_macros=[] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1")],
         extra_compile_args=FLAGS,
     )
 

@@ -64,7 +64,7 @@ cdef class RowTable:
     cdef int32_t pitch
     cdef int32_t *vacant                  # stack of vacant rows
     cdef int32_t num_vacant
-    cdef int32_t *named                   # [max_sequences + 1] rows of the ids of the running call; one more is looked at
+    cdef int32_t *named                   # [max_sequences + 1] rows that the running call names, and one id too many
     cdef int64_t num_adopted              # blocks given up at commit for an equal published one
     cdef int32_t call                     # number of the running call, for Row.mark
 

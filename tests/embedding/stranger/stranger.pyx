@@ -4,7 +4,7 @@
 cimport cython
 from libc.stdint cimport int32_t
 
-from pagedcache.core.block_pool cimport BlockPool
+from pagedcache.core cimport BlockPool
 
 
 @cython.critical_section
