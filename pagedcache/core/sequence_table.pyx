@@ -21,6 +21,11 @@ cdef enum:
     NEVER_FITS = 2
 
 
+cdef const int32_t[::1] own(object values, Py_ssize_t n, str name):
+    """counts_of, as a copy: what is checked and then used must not change between, on any Python."""
+    return np.array(counts_of(values, n, name))
+
+
 @cython.no_gc_clear
 cdef class SequenceTable(StepTable):
     """Block tables of many sequences over one pool, with a prefix index; no K/V bytes.
@@ -88,8 +93,8 @@ cdef class SequenceTable(StepTable):
         cdef const int32_t[::1] tokens = flat
         cdef const int64_t[::1] indptr = ends
         n = indptr.shape[0] - 1
-        cdef const int32_t[::1] extras = counts_of(reserve, n, "reserve")
-        cdef const int32_t[::1] all_pads = counts_of(0 if pads is None else pads, n, "pads")
+        cdef const int32_t[::1] extras = own(reserve, n, "reserve")
+        cdef const int32_t[::1] all_pads = own(0 if pads is None else pads, n, "pads")
         cdef int32_t extra, pad
         refuse_negative(tokens, "prompts")
         cdef int64_t[::1] ids = np.full(n, -1, np.int64)
@@ -212,10 +217,12 @@ cdef class SequenceTable(StepTable):
         """
         cdef int64_t per_parent = bounded_int(n, "n", 0, INT32_MAX)
         cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] cuts = counts_of([] if at is None else at, 0 if at is None else handles.shape[0], "at")
+        cdef const int32_t[::1] cuts = own([] if at is None else at, 0 if at is None else handles.shape[0], "at")
         cdef int64_t wanted = handles.shape[0] * per_parent
-        cdef int64_t[:, ::1] children = np.empty((handles.shape[0], min(per_parent, self.max_sequences)), np.int64)
         cdef Py_ssize_t i, k
+        if handles.shape[0] > 0 and per_parent > self.max_sequences:
+            raise OutOfSequences(f"n is {n}; the cache has {self.max_sequences} rows (max_sequences)")
+        cdef int64_t[:, ::1] children = np.empty((handles.shape[0], per_parent), np.int64)
         with cython.critical_section(self.pool):
             self.c_name(handles, closed=True)
             self.c_check_cuts(cuts, handles.shape[0], "at")
@@ -263,7 +270,7 @@ cdef class SequenceTable(StepTable):
             Blocks that became usable.
         """
         cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] cuts = counts_of(positions, handles.shape[0], "positions")
+        cdef const int32_t[::1] cuts = own(positions, handles.shape[0], "positions")
         cdef Py_ssize_t i
         cdef int32_t row, cut, usable = 0
         with cython.critical_section(self.pool):

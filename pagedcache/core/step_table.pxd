@@ -11,7 +11,6 @@ cdef struct Demand:
     int64_t shown       # table entries to write
     int32_t width       # most blocks of any row after the step
     int32_t rows        # sequences named
-    int32_t stride      # 1: a count per sequence; 0: one for all
     int32_t wrong       # first entry that cannot be extended, or -1
     bint too_long       # because it would pass max_length; else its handle may not be named
 
@@ -19,13 +18,14 @@ cdef struct Demand:
 cdef class StepTable(RowTable):
     cdef StepBuffers buffers    # bound once, filled by every extend
     cdef Step step              # the open step, or None
+    cdef int32_t *counts        # [max_sequences] new tokens of each entry of the step
     cdef int32_t *copiers       # [max_sequences] entries of the step whose last block must be copied first, in order
     cdef int64_t num_copies
     cdef Demand c_demand(
         self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
     ) noexcept nogil
     cdef bint c_is_copied_beyond(self, int32_t block, int32_t position, int32_t copies) noexcept nogil
-    cdef void c_fill(self, const int64_t *handles, const int32_t *counts, const Demand *demand) noexcept nogil
+    cdef void c_fill(self, const int64_t *handles, const Demand *demand) noexcept nogil
     cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil
     cdef void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil
     cdef void c_copy_last_block(self, int32_t row) noexcept nogil

@@ -30,7 +30,8 @@ cdef class StepTable(RowTable):
     def __cinit__(self, pool, block_size, *, max_sequences=256, max_length=None, int tag_bits=64):
         self.buffers = StepBuffers(self.max_sequences)
         self.copiers = <int32_t *>calloc(self.max_sequences, sizeof(int32_t))
-        if not self.copiers:
+        self.counts = <int32_t *>calloc(self.max_sequences, sizeof(int32_t))
+        if not self.copiers or not self.counts:
             raise MemoryError(f"no memory for {max_sequences} sequences")
 
     def __dealloc__(self):
@@ -40,6 +41,7 @@ cdef class StepTable(RowTable):
             for pair in range(self.buffers.group.c.num_copies):
                 self.pool.c_decref(self.buffers.group.c.copies[2 * pair])
         free(self.copiers)
+        free(self.counts)
 
     def can_extend(self, ids, counts, *, depths=None, cascade=False):
         """Whether `extend` with the same arguments would find enough blocks now; other errors alike."""
@@ -97,7 +99,7 @@ cdef class StepTable(RowTable):
                 self.buffers.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.shown)
                 demand = self.c_payable_demand(handles, new)
             self.pool.c_make_vacant(<int32_t>demand.blocks)
-            self.c_fill(&handles[0] if demand.rows else NULL, &new[0] if demand.rows else NULL, &demand)
+            self.c_fill(&handles[0] if demand.rows else NULL, &demand)
             self.pool.c_note_peak()
             self.step = step
             return step
@@ -156,7 +158,6 @@ cdef class StepTable(RowTable):
         cdef int32_t i, row, count, need, last, block
         demand.blocks = demand.copies = demand.tokens = demand.shown = 0
         demand.width = 0
-        demand.stride = stride
         demand.wrong = -1
         demand.too_long = False
         demand.rows = self.c_new_call(n)
@@ -169,6 +170,7 @@ cdef class StepTable(RowTable):
                 break
             entry = &rows[row]
             count = counts[i * stride]
+            self.counts[i] = count      # the caller's array may change under a free-threaded Python
             if count > max_length - entry.position:
                 demand.wrong = i
                 demand.too_long = True
@@ -203,7 +205,7 @@ cdef class StepTable(RowTable):
                 return True
         return False
 
-    cdef void c_fill(self, const int64_t *handles, const int32_t *counts, const Demand *demand) noexcept nogil:
+    cdef void c_fill(self, const int64_t *handles, const Demand *demand) noexcept nogil:
         """Do what c_demand counted, and write every array of the step."""
         cdef GroupArrays *group = &self.buffers.group.c
         # Locals, since the compiler must fear that a store into one array changes the others' addresses.
@@ -213,14 +215,15 @@ cdef class StepTable(RowTable):
         cdef Row *rows = self.rows
         cdef Row *entry
         cdef int32_t i, row, count, position, need, last, filled = 0
-        cdef int32_t size = self.block_size, stride = demand.stride
+        cdef int32_t *counts = self.counts
+        cdef int32_t size = self.block_size
         group.num_copies = group.num_new = group.num_diff = 0
         for i in range(<int32_t>demand.copies):
             self.c_copy_last_block(named[self.copiers[i]])
         step.qo_indptr[0] = 0
         for i in range(demand.rows):
             row = named[i]
-            count = counts[i * stride]
+            count = counts[i]
             entry = &rows[row]
             position = entry.position
             entry.in_step = True
