@@ -5,7 +5,9 @@ knows no sequence. This class is the seam: it applies the copies that a step ask
 through, and serialises callers with one lock.
 """
 
+import os
 import threading
+import weakref
 from collections.abc import Sequence as ABCSequence
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
@@ -21,6 +23,18 @@ from pagedcache.sequence import Sequence
 from pagedcache.spec import CacheSpec
 
 __all__ = ["KVCache"]
+
+_ALL: "weakref.WeakSet[KVCache]" = weakref.WeakSet()
+
+
+def _fresh_locks() -> None:
+    """A forked child has one thread, and locks that others held at the fork are free there."""
+    for cache in _ALL:
+        cache._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fresh_locks)
 
 Buffers = ABCSequence[ABCSequence[Any]]
 
@@ -107,10 +121,13 @@ class KVCache:
         self.pool = BlockPool(num_blocks)
         self.sequences = SequenceTable(self.pool, spec.block_size, max_sequences=max_sequences, max_length=max_length)
         self.storage: Storage | None = None
-        if not (isinstance(storage, str) and storage == "metadata"):
+        if isinstance(storage, str) and storage != "metadata":
+            raise ValueError(f"storage is {storage!r}; it is None, 'metadata' or one (k, v) pair of arrays per plane")
+        if not isinstance(storage, str):
             self.storage = self.backend.allocate(spec, self.pool.num_blocks, storage)
         self._lock = threading.RLock()
         self._closed = False
+        _ALL.add(self)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -180,6 +197,12 @@ class KVCache:
                     raise
             return step
 
+    @property
+    def open_steps(self) -> tuple[Step, ...]:
+        """Steps neither committed nor abandoned, for whoever has lost one."""
+        with self._open():
+            return self.sequences.open_steps
+
     def can_extend(self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False) -> bool:
         """Whether `extend` with the same arguments would find enough blocks now."""
         with self._open():
@@ -213,7 +236,7 @@ class KVCache:
         k, v : [tokens, kv_heads, head_dim] and [tokens, kv_heads, v_head_dim], or both None
             None: K/V are there already, only read.
         step : Step
-            The open step, from `extend`; or any Step.from_arrays over this cache's storage.
+            The open step, from `extend`; or, to read only, a Step.from_arrays over this cache's storage.
         scale : float, optional
             Factor on the scores; ``head_dim ** -0.5`` by default.
         out, lse : arrays, optional
@@ -223,12 +246,25 @@ class KVCache:
         -------
         [tokens, q_heads, v_head_dim]
             In q's dtype; 0 where a query sees no key.
+
+        Notes
+        -----
+        K/V is stored first. Where q or another argument is then refused, the K/V of the step's own new
+        tokens may be there already; it does not count before `commit`, and a repeated call writes it anew.
         """
         with self._open():
             if self.storage is None:
                 raise ValueError("the cache is metadata only (storage='metadata'): its owner computes attention")
             if (k is None) != (v is None):
                 raise ValueError("give both k and v, or neither (None: only read)")
+            if not isinstance(step, Step):
+                raise TypeError(f"step must be a Step, not {type(step).__name__}")
+            if step.owner is not self.sequences and (step.owner is not None or k is not None):
+                raise ValueError(
+                    "the step is another cache's"
+                    if step.owner is not None
+                    else "a step from arrays may only read (k and v None): its slots could be anyone's"
+                )
             if k is not None:
                 self.backend.write(self.storage, layer, k, v, step.slots)
             return self.backend.attend(

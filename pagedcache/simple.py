@@ -296,11 +296,17 @@ class PagedAttention:
         return like(query, self._attend(array, [page_table] * len(array), [seq_len] * len(array)))
 
     def batch_compute(self, queries: Sequence[Any], page_tables: Sequence[PageTable], seq_lens: Sequence[int]) -> Any:
-        """One query [q_heads, head_dim] for each table and length; returns [n, q_heads, head_dim]."""
+        """One query [q_heads, head_dim] for each table and length, n >= 0; returns [n, q_heads, head_dim]."""
         if not len(queries) == len(page_tables) == len(seq_lens):
             raise ValueError(f"{len(queries)} queries, {len(page_tables)} page_tables, {len(seq_lens)} seq_lens")
-        stacked = np.stack([as_array(query, "query") for query in queries])
-        return like(queries[0], self._attend(stacked, page_tables, seq_lens))
+        if len(queries):
+            stacked, first = np.stack([as_array(query, "query") for query in queries]), queries[0]
+        else:
+            stacked, first = as_array(queries, "queries"), queries
+            if stacked.ndim != 3:  # a list, which does not say
+                spec = self.block_manager.spec
+                stacked = first = np.empty((0, spec.kv_heads, spec.head_dim), np.float32)
+        return like(first, self._attend(stacked, page_tables, seq_lens))
 
     def _attend(self, query: NDArray[Any], tables: Sequence[PageTable], lengths: Sequence[int]) -> NDArray[Any]:
         manager = self.block_manager

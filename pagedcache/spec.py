@@ -49,7 +49,8 @@ class LayerGroup:
     sink_tokens : int
         Leading tokens that a sliding window keeps for ever.
     kv_heads, head_dim, v_head_dim, dtype : optional
-        The K/V shape where it differs from the spec's; filled in by :class:`CacheSpec`.
+        The K/V shape where it differs from the spec's and from other groups'; where left out, :class:`CacheSpec`
+        fills in its own.
     name : str, optional
         For reports; the kind if not given.
     """
@@ -63,6 +64,8 @@ class LayerGroup:
     v_head_dim: int = 0
     dtype: str = ""
     name: str = ""
+
+    _given: ClassVar["LayerGroup | None"] = None  # of a group that a spec has filled in: as it was before
 
     @property
     def key_bytes(self) -> int:
@@ -97,7 +100,8 @@ class CacheSpec:
     layout : {"NHD", "HND"}
         Whether the token axis or the head axis comes first inside a block.
     groups : iterable of LayerGroup, optional
-        One group of full attention over all layers if not given.
+        One group of full attention over all layers if not given. What a group leaves out is the spec's, also after
+        ``dataclasses.replace(spec, dtype="float16")``.
     max_step_tokens : int, optional
         Most new tokens of one sequence in one step; required where a window exists.
     fingerprint : bytes, optional
@@ -161,8 +165,13 @@ class CacheSpec:
         put("groups", tuple(map(self._resolve, [LayerGroup(self.layers)] if groups is None else groups)))
         if (total := sum(group.layers for group in self.groups)) != self.layers:
             raise ValueError(f"the groups have {total} layers together; the spec says layers={self.layers}")
+        own = _shape(self)  # what the arrays have; several shapes are for backends with mixed groups
+        if len(shapes := {_shape(group) for group in self.groups}) == 1 and own not in shapes:
+            every = shapes.pop()
+            raise ValueError(f"every group has {every}, and the spec {own}: give the groups' values on the spec")
 
     def _resolve(self, group: LayerGroup) -> LayerGroup:
+        group = group._given or group
         one_of("kind of a group", group.kind, GROUP_KINDS)
         windowed = group.kind == "sliding_window"
         if windowed != (group.window is not None):
@@ -175,7 +184,7 @@ class CacheSpec:
             raise ValueError("a sliding window needs max_step_tokens, the most new tokens of a sequence in one step")
         head_dim = integer("head_dim", group.head_dim or self.head_dim)
         v_head_dim = group.v_head_dim or (head_dim if group.head_dim else self.v_head_dim)
-        return replace(
+        resolved = replace(
             group,
             layers=integer("layers of a group", group.layers),
             window=None if group.window is None else integer("window", group.window),
@@ -186,6 +195,8 @@ class CacheSpec:
             dtype=one_of("dtype", group.dtype or self.dtype, ITEM_BYTES),
             name=group.name or group.kind,
         )
+        object.__setattr__(resolved, "_given", group)
+        return resolved
 
     # -- arrays ---------------------------------------------------------------------------------
 
@@ -337,3 +348,7 @@ class CacheSpec:
 
     def _cdiv(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
+
+
+def _shape(owner: CacheSpec | LayerGroup) -> str:
+    return f"kv_heads={owner.kv_heads}, head_dim={owner.head_dim}, v_head_dim={owner.v_head_dim}, dtype={owner.dtype!r}"

@@ -2,7 +2,9 @@
 
 import copy
 import gc
+import os
 import pickle
+import signal
 import threading
 from dataclasses import replace
 
@@ -187,6 +189,76 @@ def test_steps_from_arrays_read_the_same_storage(driver):
     q = np.random.default_rng(0).standard_normal((1, Q_HEADS, DIM)).astype(np.float32)
     expected, _ = reference_attention(q, *kv_of([1, 2, 3, 4, 5], 0))
     np.testing.assert_allclose(cache.attend(0, q, None, None, step), expected, atol=2e-6)
+
+
+def test_attend_takes_no_foreign_step_and_writes_through_none_from_arrays():
+    """Contracts 1 and 8: what is published in one cache is not written through another's slots."""
+    with make() as one, make() as two:
+        for cache in (one, two):
+            Driver(cache).admit([1, 2, 3, 4, 5])
+        stored = one.storage.view(0)[0].copy()
+        q = np.ones((5, Q_HEADS, DIM), np.float32)
+        (sid,) = two.admit([[7] * 5]).ids
+        step = two.extend([sid], 5)
+        with pytest.raises(ValueError, match="another cache"):
+            one.attend(0, q, *kv_of([7] * 5, 0), step)
+        with pytest.raises(ValueError, match="only read"):
+            one.attend(0, q, *kv_of([7] * 5, 0), Step.from_arrays([[4, 5]], [5], [0, 5], block_size=4))
+        with pytest.raises(TypeError, match="Step"):
+            one.attend(0, q, None, None, None)
+        np.testing.assert_array_equal(one.storage.view(0)[0], stored)
+        two.abandon(two.open_steps[0])
+
+
+def test_a_failed_copy_abandons_the_step_and_loses_no_diff():
+    cache = make()
+    driver = Driver(cache)
+    parent, _ = driver.admit([1, 2, 3, 4, 5, 6])
+    cache.fork([parent])
+    device = {}
+
+    def replay(step):
+        device.update(((row, logical), block) for row, logical, block in step.diff.tolist())
+
+    class Broken:
+        def __getattr__(self, name):
+            return getattr(get("numpy"), name)
+
+        def copy_blocks(self, storage, pairs):
+            raise MemoryError("no scratch memory")
+
+    working, cache.backend = cache.backend, Broken()
+    with pytest.raises(MemoryError, match="scratch"):
+        cache.extend([parent], 5)
+    assert cache.open_steps == ()
+    cache.backend = working
+    step = cache.extend([parent], 5)
+    replay(step)
+    row = int(parent) & 0xFFFFFFFF
+    assert [device[row, j] for j in range(3)] == step.block_tables[0, :3].tolist()
+    cache.abandon(step)
+
+
+def test_a_forked_child_is_not_locked_out():
+    """Contract 13: even where another thread was inside a call at the fork."""
+    with make() as cache:
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with cache._lock:
+                held.set()
+                done.wait(10)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(10)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            os._exit(0 if cache.admit([[1, 2, 3]]).status[0] == 0 else 1)
+        done.set()
+        thread.join()
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_metadata_only_moves_no_bytes():

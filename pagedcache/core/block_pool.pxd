@@ -17,6 +17,7 @@ cdef class BlockPool(VacantBlocks):
     cdef int c_attach(self, PrefixIndex index) except -1
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil
     cdef void c_let_go(self, int32_t block) noexcept nogil
+    cdef object c_not_a_callers(self, int32_t block)
     cdef int32_t c_count_down(self, const int32_t *ids, int32_t n, int32_t *idle, int32_t *listed) noexcept nogil
     cdef int c_detach(self) except -1
     cdef int c_check_order(self) except -1

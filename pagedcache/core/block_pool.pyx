@@ -15,15 +15,15 @@ cimport cython
 from libc.stdint cimport int32_t
 from libc.stdlib cimport calloc, free, malloc
 
+from pagedcache.core.arguments cimport int32s_of
 from pagedcache.core.eviction cimport LRU
-from pagedcache.core.prefix_index cimport PrefixIndex
+from pagedcache.core.prefix_index cimport LOOKAHEAD, PrefixIndex, prefetch
 from pagedcache.core.records cimport BlockRecord, GROUP, NO_NODE, ZERO_BLOCK
 from pagedcache.core.vacant_blocks cimport VacantBlocks
 
 import numpy as np
 
 from pagedcache.core._checks import require
-from pagedcache.core._convert import int32_array
 from pagedcache.errors import InvalidBlock, OutOfBlocks
 
 
@@ -34,16 +34,8 @@ cdef bint all_one(const int32_t *counts) noexcept nogil:
 
 cdef const int32_t[::1] block_ids(values):
     """int32 [n] of block ids; what is no int32 is no block."""
-    cdef const int32_t[::1] ids
-    if type(values) is np.ndarray:
-        try:
-            ids = values
-            if ids.shape[0] == 0 or <size_t>&ids[0] % sizeof(int32_t) == 0:
-                return ids
-        except (ValueError, TypeError):
-            pass
     try:
-        return int32_array(values, "blocks")
+        return int32s_of(values, "blocks")
     except ValueError as error:
         raise InvalidBlock(str(error)) from None
 
@@ -92,13 +84,20 @@ cdef class BlockPool(VacantBlocks):
 
         Done once per verb for all its blocks, so that evicted neighbours can form whole groups again.
         """
-        cdef int32_t block
+        cdef int32_t victims[LOOKAHEAD]
+        cdef int32_t k, n
         while self.num_vacant < count:
-            block = self.policy.c_pop()
-            self.index.c_remove(self.records[block].node)
-            self.records[block].node = NO_NODE
-            self.c_put(block)
-            self.evictions += 1
+            n = min(count - self.num_vacant, <int32_t>LOOKAHEAD)
+            for k in range(n):          # some at a time, so that their cache misses overlap
+                victims[k] = self.policy.c_pop()
+                prefetch(&self.index.nodes[self.records[victims[k]].node])
+            for k in range(n):
+                self.index.c_prefetch_slot(self.records[victims[k]].node)
+            for k in range(n):
+                self.index.c_remove(self.records[victims[k]].node)
+                self.records[victims[k]].node = NO_NODE
+                self.c_put(victims[k])
+            self.evictions += n
 
     cdef void c_let_go(self, int32_t block) noexcept nogil:
         """The last reference is gone: keep the block as cached where it can be found, else take it back."""
@@ -205,23 +204,31 @@ cdef class BlockPool(VacantBlocks):
 
     @cython.critical_section
     def incref(self, blocks):
-        """Add one reference to each of `blocks` (int32 [n], repeats allowed).
+        """Add one reference to each of `blocks` (int32 [n], repeats allowed), which the caller holds already.
 
         Raises
         ------
         InvalidBlock
-            An id is out of range or names a block that nobody holds; nothing was changed.
+            An id is out of range, or names a block that no caller has from `allocate`; nothing was
+            changed. Blocks of a sequence are shared by forking it.
         """
         cdef const int32_t[::1] ids = block_ids(blocks)
         cdef Py_ssize_t i
         for i in range(ids.shape[0]):
-            if not 1 <= ids[i] <= self.num_blocks:
-                raise InvalidBlock(f"block {ids[i]} is out of range; ids are 1..{self.num_blocks}")
-            if self.records[ids[i]].refcount <= 0:
-                raise InvalidBlock(f"block {ids[i]} is not held: it was freed before, or never allocated")
+            if not 1 <= ids[i] <= self.num_blocks or self.callers[ids[i]] <= 0:
+                raise self.c_not_a_callers(ids[i])
         for i in range(ids.shape[0]):
             self.records[ids[i]].refcount += 1
             self.callers[ids[i]] += 1
+
+    cdef object c_not_a_callers(self, int32_t block):
+        """The error for a block of which no caller holds a reference, or none that is left."""
+        if not 1 <= block <= self.num_blocks:
+            return InvalidBlock(f"block {block} is out of range; ids are 1..{self.num_blocks}")
+        return InvalidBlock(
+            f"block {block} is not held through allocate: it was freed before, never taken, or is a sequence's "
+            "(fork or release that)"
+        )
 
     @cython.critical_section
     def decref(self, blocks):
@@ -248,12 +255,7 @@ cdef class BlockPool(VacantBlocks):
                 self.records[ids[i]].refcount += 1
                 self.callers[ids[i]] += 1
             free(idle)
-            if not 1 <= ids[wrong] <= self.num_blocks:
-                raise InvalidBlock(f"block {ids[wrong]} is out of range; ids are 1..{self.num_blocks}")
-            raise InvalidBlock(
-                f"block {ids[wrong]} is dropped more often than allocate and incref gave it: it was freed before, "
-                "never taken, or is a sequence's (release that)"
-            )
+            raise self.c_not_a_callers(ids[wrong])
         for i in range(listed - 1, -1, -1):
             if idle[i] < 0:
                 self.c_put_group(-idle[i])

@@ -1,11 +1,19 @@
 from libc.stdint cimport int32_t, uint64_t
 
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
+
+
 cdef extern from "siphash.h" nogil:
     ctypedef struct pc_secret:
         uint64_t k0
         uint64_t k1
     uint64_t pc_block_tag(pc_secret secret, uint64_t before, const int32_t *tokens, int32_t count) noexcept
+
+
+cdef enum:
+    LOOKAHEAD = 8       # tags computed, and their slots fetched, before the first is looked up
 
 
 cdef struct Node:
@@ -29,7 +37,9 @@ cdef class PrefixIndex:
 
     cdef uint64_t c_home(self, uint64_t upper) noexcept nogil
     cdef bint c_same_tokens(self, int32_t block, const int32_t *tokens) noexcept nogil
-    cdef uint64_t c_tag(self, int32_t parent, const int32_t *tokens) noexcept nogil
+    cdef uint64_t c_tag(self, int32_t parent) noexcept nogil
+    cdef uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens) noexcept nogil
+    cdef void c_prefetch_slot(self, int32_t node) noexcept nogil
     cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens) noexcept nogil
     cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block) noexcept nogil
     cdef void c_remove(self, int32_t node) noexcept nogil

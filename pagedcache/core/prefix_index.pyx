@@ -23,12 +23,8 @@ from pagedcache.core.records cimport NO_NODE
 
 from pagedcache.core._checks import require
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
-
 cdef enum:
     PROBE_LIMIT = 128
-    LOOKAHEAD = 8       # tags computed, and their slots prefetched, before the first is looked up
 
 cdef uint64_t EMPTY = <uint64_t>-1
 cdef uint64_t LOWER = 0xFFFFFFFF
@@ -85,9 +81,21 @@ cdef class PrefixIndex:
         # Multiplying spreads the 32-bit value over any number of slots without a division.
         return (upper * self.num_slots) >> 32
 
-    cdef uint64_t c_tag(self, int32_t parent, const int32_t *tokens) noexcept nogil:
-        cdef uint64_t before = 0 if parent == NO_NODE else self.nodes[parent].tag
-        return pc_block_tag(self.secret, before, tokens, self.block_size) & self.tag_mask
+    cdef uint64_t c_tag(self, int32_t parent) noexcept nogil:
+        """Tag of a node; 0 before the first block."""
+        return 0 if parent == NO_NODE else self.nodes[parent].tag
+
+    cdef uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens) noexcept nogil:
+        """Tag of the block of `tokens` after the block with tag `before`; fetches where it would stand.
+
+        It does not depend on what is found, so that tags can run some blocks ahead of the finds.
+        """
+        cdef uint64_t tag = pc_block_tag(self.secret, before, tokens, self.block_size) & self.tag_mask
+        prefetch(&self.slots[self.c_home(tag >> 32)])
+        return tag
+
+    cdef void c_prefetch_slot(self, int32_t node) noexcept nogil:
+        prefetch(&self.slots[self.c_home(self.nodes[node].tag >> 32)])
 
     cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens) noexcept nogil:
         """The node of these tokens after `parent`, or NO_NODE."""
@@ -166,19 +174,14 @@ cdef class PrefixIndex:
     cdef int32_t c_match(
         self, const int32_t *tokens, int32_t max_blocks, int32_t *blocks, int32_t *last
     ) noexcept nogil:
-        """Longest published prefix: its number of blocks, their ids, and its last node.
-
-        Tags don't depend on what is found, so that they run ahead and fetch the slots meanwhile.
-        """
+        """Longest published prefix: its number of blocks, their ids, and its last node."""
         cdef uint64_t tags[LOOKAHEAD]
         cdef uint64_t tag = 0
         cdef int32_t matched = 0, ahead = 0, node = NO_NODE, found
         while matched < max_blocks:
             while ahead < max_blocks and ahead < matched + LOOKAHEAD:
-                tag = pc_block_tag(self.secret, tag, tokens + <size_t>ahead * self.block_size, self.block_size)
-                tag &= self.tag_mask
+                tag = self.c_next_tag(tag, tokens + <size_t>ahead * self.block_size)
                 tags[ahead % LOOKAHEAD] = tag
-                prefetch(&self.slots[self.c_home(tag >> 32)])
                 ahead += 1
             found = self.c_find(node, tags[matched % LOOKAHEAD], tokens + <size_t>matched * self.block_size)
             if found == NO_NODE:
@@ -211,7 +214,7 @@ cdef class PrefixIndex:
             require(parent == NO_NODE or parent in live, f"parent {parent} of node {node} is gone")
             require(self.nodes[node].children == children.get(node, 0), f"children of node {node} miscounted")
             tokens = self.tokens + <size_t>self.blocks[node] * self.block_size
-            tag = self.c_tag(parent, tokens)
+            tag = self.c_next_tag(self.c_tag(parent), tokens)
             require(tag == self.nodes[node].tag, f"tokens of published block {self.blocks[node]} have changed")
             require(self.c_find(parent, tag, tokens) == node, f"node {node} is not found")
         node = self.vacant

@@ -17,83 +17,17 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from pagedcache.core.prefix_index cimport LOOKAHEAD
 from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
 
-import numpy as np
-
 from pagedcache.core._checks import require
-from pagedcache.core._convert import int32_array, int64_array
+from pagedcache.core.arguments import bounded_int
 from pagedcache.errors import InvalidSequence, StepOpen
 
 cdef enum:
     FIRST_PITCH = 64            # entries of a table row to begin with; doubled on demand
     MAX_LENGTH = 0x7FFFF800     # positions, and their round-up to whole blocks, must fit int32
     MAX_ROWS = 1 << 24
-
-
-def bounded_int(value, str name, int64_t low, int64_t high):
-    """`value` as an int within [low, high]; the error names all three."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}; it must be {low} to {high}")
-    return int(value)
-
-
-cdef const int64_t[::1] handles_of(object ids):
-    """int64 [n]; an int64 array goes straight through, anything else is converted with checks."""
-    cdef const int64_t[::1] array
-    if type(ids) is np.ndarray:
-        try:
-            array = ids
-        except (ValueError, TypeError):
-            return int64_array(ids, "ids")
-        if array.shape[0] == 0 or <size_t>&array[0] % sizeof(int64_t) == 0:
-            return array
-    return int64_array(ids, "ids")
-
-
-cdef const int32_t[::1] int32s_of(object values, str name):
-    """int32 [n]; an int32 array goes straight through, anything else is converted with checks."""
-    cdef const int32_t[::1] array
-    if type(values) is np.ndarray:
-        try:
-            array = values
-        except (ValueError, TypeError):
-            return int32_array(values, name)
-        if array.shape[0] == 0 or <size_t>&array[0] % sizeof(int32_t) == 0:
-            return array
-    return int32_array(values, name)
-
-
-cdef const int32_t[::1] counts_of(object counts, Py_ssize_t n, str name):
-    """int32 [n] of counts or positions, or int32 [1] of one for all; none negative."""
-    cdef const int32_t[::1] array
-    if type(counts) is not np.ndarray and isinstance(counts, (int, np.integer)) and not isinstance(counts, bool):
-        return np.array([bounded_int(counts, name, 0, MAX_LENGTH)], np.int32)
-    array = int32s_of(counts, name)
-    if array.shape[0] != n:
-        raise ValueError(f"{name} has {array.shape[0]} entries for {n} sequences")
-    refuse_negative(array, name)
-    return array
-
-
-cdef int refuse_negative(const int32_t[::1] values, str name) except -1:
-    """Raise ValueError for the first negative entry, with its place."""
-    cdef Py_ssize_t i
-    cdef int32_t union = 0
-    for i in range(values.shape[0]):    # the sign bit survives the union
-        union |= values[i]
-    if union < 0:
-        for i in range(values.shape[0]):
-            if values[i] < 0:
-                raise ValueError(f"{name} holds {values[i]} at {i}; it must be 0 to {INT32_MAX}")
-    return 0
-
-
-def later(str what):
-    """The error for what a later release brings."""
-    return NotImplementedError(f"{what} is not built yet; see the CHANGELOG for what this release has")
 
 
 @cython.no_gc_clear    # __dealloc__ needs the pool
@@ -260,17 +194,23 @@ cdef class RowTable:
         """Publish the row's full blocks; equal content that is published already takes their place."""
         cdef Row *entry = &self.rows[row]
         cdef int32_t *table = self.c_table(row)
-        cdef int32_t j, block, node, published = 0
+        cdef int32_t full = self.c_block_of(entry.position)
+        cdef int32_t j, ahead = entry.num_published, block, node, published = 0
+        cdef uint64_t tags[LOOKAHEAD]
         cdef uint64_t tag
-        cdef int32_t *tokens
-        while entry.publishes and (entry.num_published + 1) * <int64_t>self.block_size <= entry.position:
-            j = entry.num_published
+        cdef size_t size = self.block_size
+        if not entry.publishes or ahead >= full:
+            return 0
+        tag = self.index.c_tag(entry.node)
+        for j in range(entry.num_published, full):
+            while ahead < full and ahead < j + LOOKAHEAD:
+                tag = self.index.c_next_tag(tag, self.index.tokens + table[ahead] * size)
+                tags[ahead % LOOKAHEAD] = tag
+                ahead += 1
             block = table[j]
-            tokens = self.index.tokens + <size_t>block * self.block_size
-            tag = self.index.c_tag(entry.node, tokens)
-            node = self.index.c_find(entry.node, tag, tokens)
+            node = self.index.c_find(entry.node, tags[j % LOOKAHEAD], self.index.tokens + block * size)
             if node == NO_NODE:
-                node = self.index.c_insert(entry.node, tag, block)
+                node = self.index.c_insert(entry.node, tags[j % LOOKAHEAD], block)
                 if node == NO_NODE:         # no slot within the probe limit: later blocks would dangle
                     entry.publishes = False
                     break

@@ -4,15 +4,16 @@ cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memcpy
 
+from pagedcache.core.arguments cimport counts_of, handles_of, refuse_negative
 from pagedcache.core.records cimport NO_NODE
-from pagedcache.core.row_table cimport DOOMED, LIVE, Row, counts_of, handles_of, refuse_negative
+from pagedcache.core.row_table cimport DOOMED, LIVE, Row
 from pagedcache.core.step_table cimport StepTable
 
 import numpy as np
 
 from pagedcache.core._convert import int64_array, ragged_tokens
 from pagedcache.core.results import Admission, CacheStats
-from pagedcache.core.row_table import bounded_int, later
+from pagedcache.core.arguments import bounded_int, later
 from pagedcache.errors import OutOfSequences
 
 cdef enum:
@@ -169,10 +170,10 @@ cdef class SequenceTable(StepTable):
         Returns
         -------
         int32 [n]
-            Leading tokens of each prompt whose K/V is there.
+            Leading tokens of each prompt whose K/V is there; 0 for a prompt that never fits.
         """
         cdef Py_ssize_t i
-        cdef int64_t length, most
+        cdef int64_t length
         cdef int32_t last, hits
         if namespace is not None or keys is not None:
             raise later("match(namespace=, keys=)")
@@ -185,9 +186,10 @@ cdef class SequenceTable(StepTable):
         with cython.critical_section(self.pool):
             for i in range(cached.shape[0]):
                 length = indptr[i + 1] - indptr[i]
-                if length > 1:
-                    most = min((length - 1) // self.block_size, <int64_t>self.pool.num_blocks)
-                    hits = self.index.c_match(&tokens[0] + indptr[i], <int32_t>most, &blocks[0], &last)
+                if 1 < length <= self.max_length and self.c_blocks_for(<int32_t>length) <= self.pool.num_blocks:
+                    hits = self.index.c_match(
+                        &tokens[0] + indptr[i], <int32_t>((length - 1) // self.block_size), &blocks[0], &last
+                    )
                     cached[i] = hits * self.block_size
         return cached.base
 

@@ -59,8 +59,10 @@ cdef class StepBuffers(Buffers):
 cdef class Step:
     cdef readonly int32_t block_size    # tokens per block
     cdef StepBuffers buffers            # None once the step is closed
-    cdef object owner                   # the table whose step this is; None for from_arrays
+    cdef readonly object owner          # the table whose step this is; None for from_arrays
     cdef tuple csr                      # kv_indptr, kv_indices, kv_last_page_len, once asked for
 
     cdef StepBuffers c_open(self)
+    cdef object c_shared(self, str name, int32_t which)
+    cdef object c_grouped(self, str name, int32_t which)
     cdef tuple c_csr(self)

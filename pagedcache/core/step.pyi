@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 
 class Step:
     block_size: int
+    owner: object
     @classmethod
     def from_arrays(
         cls,

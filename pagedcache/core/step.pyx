@@ -7,7 +7,7 @@ on the buffers, and closing it shuts the view, since the next step reuses the me
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memset
 
 import numpy as np
@@ -18,6 +18,14 @@ from pagedcache.errors import StepClosed
 
 cdef enum:
     FIRST_WIDTH = 64    # entries of a table row to begin with; doubled when a sequence needs more
+
+cdef enum:              # how long a view of an array is
+    SEQUENCES
+    BOUNDS              # one more than sequences
+    TOKENS
+    COPIES
+    NEW
+    DIFF
 
 
 cdef int64_t grown(int64_t have, int64_t want) noexcept nogil:
@@ -46,8 +54,10 @@ cdef class Buffers:
         """The first n entries; decode steps ask for the same view again and again, in every layer."""
         view = self.views.get(name)
         if view is None or len(view) != n:
-            view = self.arrays[name][:n]
-            self.views[name] = view
+            array = self.arrays[name]
+            view = array[:n]
+            if self.arrays[name] is array:  # making the view may have run a finalizer, and that a verb
+                self.views[name] = view
         return view
 
 
@@ -206,45 +216,74 @@ cdef class Step:
         """Whether the step was committed or abandoned."""
         return self.buffers is None
 
+    cdef object c_shared(self, str name, int32_t which):
+        """View of an array that all groups share; no other thread closes the step meanwhile."""
+        cdef StepBuffers buffers
+        with cython.critical_section(self):
+            buffers = self.c_open()
+            if which == TOKENS:
+                return buffers.c_view(name, buffers.c.num_tokens)
+            return buffers.c_view(name, buffers.c.num_sequences + (which == BOUNDS))
+
+    cdef object c_grouped(self, str name, int32_t which):
+        """View of an array of the group."""
+        cdef StepBuffers buffers
+        cdef int32_t n
+        with cython.critical_section(self):
+            buffers = self.c_open()
+            if which == TOKENS:
+                n = buffers.c.num_tokens
+            elif which == SEQUENCES:
+                n = buffers.c.num_sequences
+            elif which == COPIES:
+                n = buffers.group.c.num_copies
+            elif which == NEW:
+                n = buffers.group.c.num_new
+            else:
+                n = buffers.group.c.num_diff
+            return buffers.group.c_view(name, n)
+
     @property
     def num_sequences(self):
         """Sequences of the step."""
-        return self.c_open().c.num_sequences
+        cdef StepBuffers buffers = self.c_open()
+        return buffers.c.num_sequences
 
     @property
     def num_tokens(self):
         """New tokens of all sequences together."""
-        return self.c_open().c.num_tokens
+        cdef StepBuffers buffers = self.c_open()
+        return buffers.c.num_tokens
 
     @property
     def ids(self):
         """int64 [n]: handles, in the order given to extend; 0 for a step from arrays."""
-        return self.c_open().c_view("ids", self.buffers.c.num_sequences)
+        return self.c_shared("ids", SEQUENCES)
 
     @property
     def qo_indptr(self):
         """int32 [n + 1]: new tokens of sequence s are qo_indptr[s] to qo_indptr[s + 1]."""
-        return self.c_open().c_view("qo_indptr", self.buffers.c.num_sequences + 1)
+        return self.c_shared("qo_indptr", BOUNDS)
 
     @property
     def positions(self):
         """int64 [tokens]: position of each new token, pads not counted."""
-        return self.c_open().c_view("positions", self.buffers.c.num_tokens)
+        return self.c_shared("positions", TOKENS)
 
     @property
     def token_seq(self):
         """int32 [tokens]: index in the step of the sequence that each new token belongs to."""
-        return self.c_open().c_view("token_seq", self.buffers.c.num_tokens)
+        return self.c_shared("token_seq", TOKENS)
 
     @property
     def kv_lens(self):
         """int32 [n]: row coordinate where each sequence ends after the step."""
-        return self.c_open().c_view("kv_lens", self.buffers.c.num_sequences)
+        return self.c_shared("kv_lens", SEQUENCES)
 
     @property
     def kv_pads(self):
         """int32 [n]: leading positions that are never visible."""
-        return self.c_open().c_view("kv_pads", self.buffers.c.num_sequences)
+        return self.c_shared("kv_pads", SEQUENCES)
 
     @property
     def groups(self):
@@ -255,27 +294,27 @@ cdef class Step:
     @property
     def block_tables(self):
         """int32 [n, width]: physical block of each logical block; -1 beyond the live prefix."""
-        return self.c_open().group.c_view("block_tables", self.buffers.c.num_sequences)
+        return self.c_grouped("block_tables", SEQUENCES)
 
     @property
     def slots(self):
         """int64 [tokens]: pool slot of each new token, ``block * block_size + offset``."""
-        return self.c_open().group.c_view("slots", self.buffers.c.num_tokens)
+        return self.c_grouped("slots", TOKENS)
 
     @property
     def kv_starts(self):
         """int32 [n]: first held position after the sinks; the pad where nothing was released."""
-        return self.c_open().group.c_view("kv_starts", self.buffers.c.num_sequences)
+        return self.c_grouped("kv_starts", SEQUENCES)
 
     @property
     def copies(self):
         """int32 [m, 2]: blocks to copy, source to destination, before any K/V of the step is written."""
-        return self.c_open().group.c_view("copies", self.buffers.group.c.num_copies)
+        return self.c_grouped("copies", COPIES)
 
     @property
     def new_blocks(self):
         """int32 [k]: blocks that this extend took from the pool, destinations of copies not counted."""
-        return self.c_open().group.c_view("new_blocks", self.buffers.group.c.num_new)
+        return self.c_grouped("new_blocks", NEW)
 
     @property
     def diff(self):
@@ -284,7 +323,7 @@ cdef class Step:
         A table row is the lower half of a handle. Applying each step's diff keeps a table that lives
         elsewhere, say on a device, equal to this one over every live prefix.
         """
-        return self.c_open().group.c_view("diff", self.buffers.group.c.num_diff)
+        return self.c_grouped("diff", DIFF)
 
     @property
     def kv_indptr(self):
@@ -303,22 +342,28 @@ cdef class Step:
 
     cdef tuple c_csr(self):
         cdef StepBuffers buffers = self.c_open()
-        cdef int32_t s, j, blocks, length, filled = 0, size = self.block_size
+        cdef int32_t n = buffers.c.num_sequences, size = self.block_size
+        cdef int64_t total = 0
+        cdef int32_t s, j, blocks, length, filled = 0
         if self.csr is not None:
             return self.csr
-        cdef int32_t[::1] indptr = np.zeros(buffers.c.num_sequences + 1, np.int32)
-        cdef int32_t[::1] last = np.zeros(buffers.c.num_sequences + 1, np.int32)
-        for s in range(buffers.c.num_sequences):
+        for s in range(n):
+            total += (buffers.c.kv_lens[s] + size - 1) // size
+        if total > INT32_MAX:
+            raise ValueError(f"{total} blocks in all tables together pass int32; read block_tables instead")
+        cdef int32_t[::1] indptr = np.zeros(n + 1, np.int32)
+        cdef int32_t[::1] last = np.zeros(n + 1, np.int32)
+        cdef int32_t[::1] indices = np.empty(total + 1, np.int32)
+        self.c_open()       # these allocations may have run a finalizer that closed the step
+        for s in range(n):
             length = buffers.c.kv_lens[s]
             blocks = (length + size - 1) // size
             indptr[s + 1] = indptr[s] + blocks
             last[s] = length - (blocks - 1) * size if blocks > 0 else 0
-        cdef int32_t[::1] indices = np.empty(indptr[buffers.c.num_sequences] + 1, np.int32)
-        for s in range(buffers.c.num_sequences):
-            for j in range(indptr[s + 1] - indptr[s]):
+            for j in range(blocks):
                 indices[filled] = buffers.group.c.block_tables[<Py_ssize_t>s * buffers.group.c.width + j]
                 filled += 1
-        self.csr = (indptr.base, indices.base[:filled], last.base[:buffers.c.num_sequences])
+        self.csr = (indptr.base, indices.base[:filled], last.base[:n])
         for array in self.csr:
             array.flags.writeable = False
         return self.csr

@@ -6,6 +6,8 @@ from pagedcache.core.row_table import RowTable
 from pagedcache.core.step import Step
 
 class StepTable(RowTable):
+    @property
+    def open_steps(self) -> tuple[Step, ...]: ...
     def can_extend(
         self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False
     ) -> bool: ...

@@ -9,17 +9,16 @@ back, and work still running on the step's arrays reads no reused block.
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
-from pagedcache.core.row_table cimport (
-    DOOMED, LIVE, Row, RowTable, counts_of, handles_of, int32s_of, named_row, refuse_negative
-)
+from pagedcache.core.arguments cimport counts_of, handles_of, int32s_of, refuse_negative
+from pagedcache.core.records cimport BlockRecord, ZERO_BLOCK
+from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable, named_row
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
-from pagedcache.core.row_table import later
+from pagedcache.core.arguments import later
 from pagedcache.errors import OutOfBlocks, StepBusy, StepClosed
 
 
@@ -42,6 +41,11 @@ cdef class StepTable(RowTable):
                 self.pool.c_decref(self.buffers.group.c.copies[2 * pair])
         free(self.copiers)
         free(self.counts)
+
+    @property
+    def open_steps(self):
+        """The steps that are neither committed nor abandoned: a tuple of none or one."""
+        return () if self.step is None else (self.step,)
 
     def can_extend(self, ids, counts, *, depths=None, cascade=False):
         """Whether `extend` with the same arguments would find enough blocks now; other errors alike."""
@@ -127,7 +131,7 @@ cdef class StepTable(RowTable):
         cdef int32_t row, count
         cdef Py_ssize_t n = handles.shape[0]
         if self.step is not None:
-            raise StepBusy("a step is open: commit or abandon it before the next extend (steps_in_flight is 1)")
+            raise StepBusy("a step is open (steps_in_flight is 1): commit or abandon it first; open_steps has it")
         demand = self.c_demand(&handles[0] if n else NULL, &counts[0] if n else NULL, counts.shape[0] == n, n)
         if demand.wrong >= 0:
             if not demand.too_long:
@@ -138,6 +142,8 @@ cdef class StepTable(RowTable):
                 f"{count} tokens at position {self.rows[row].position} (entry {demand.wrong}) make "
                 f"{<int64_t>self.rows[row].position + count}, beyond max_length {self.max_length}"
             )
+        if demand.tokens > INT32_MAX or demand.shown > INT32_MAX // 3:
+            raise ValueError(f"{demand.tokens} tokens, {demand.shown} table entries: too many for one int32 step")
         return demand
 
     cdef Demand c_demand(
@@ -184,7 +190,7 @@ cdef class StepTable(RowTable):
                 demand.blocks += need - entry.num_blocks
             if count > 0 and last * size != entry.position:
                 block = self.c_table(row)[last]
-                if (records[block].refcount != 1 or records[block].node != NO_NODE
+                if (not self.c_is_writable(block)
                         or self.c_is_copied_beyond(block, entry.position, <int32_t>demand.copies)):
                     records[block].refcount -= 1
                     self.copiers[demand.copies] = i
@@ -373,6 +379,8 @@ cdef class StepTable(RowTable):
             self.c_require_current(step)
             for i in range(arrays.num_sequences - 1, -1, -1):
                 row = arrays.held_rows[i]
+                self.rows[row].clean = 0    # whoever replays the diffs may never have seen this step's
+                self.rows[row].place = -1
                 if self.rows[row].num_new > 0:
                     self.c_drop_blocks(row, self.rows[row].num_blocks - self.rows[row].num_new)
             for pair in range(self.buffers.group.c.num_copies - 1, -1, -1):
@@ -380,7 +388,6 @@ cdef class StepTable(RowTable):
                 j = self.c_block_of(self.rows[row].position)
                 self.pool.c_decref(copies[2 * pair + 1])
                 self.c_table(row)[j] = copies[2 * pair]
-                self.c_spoil(row, j)
                 self.num_copies -= 1
             self.c_close()
 
@@ -396,7 +403,8 @@ cdef class StepTable(RowTable):
         cdef int32_t i
         for i in range(self.buffers.c.num_sequences):
             self.c_finish_row(i)
-        self.step.buffers = None
+        with cython.critical_section(self.step):
+            self.step.buffers = None
         self.step = None
         return 0
 

@@ -6,7 +6,8 @@ from pagedcache.core.records cimport BlockRecord, NO_NODE
 
 cdef class VacantBlocks:
     cdef readonly int32_t num_blocks    # usable blocks; their ids are 1..num_blocks
-    cdef BlockRecord *records           # [num_blocks + 1]
+    cdef BlockRecord *records           # [num_blocks + 1], within memory
+    cdef void *memory
     cdef int32_t num_vacant             # blocks that are neither held nor cached
     cdef int32_t *singles               # stack of block ids; an entry whose block was taken is stale
     cdef int32_t num_singles

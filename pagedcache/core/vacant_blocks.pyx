@@ -21,6 +21,10 @@ import numpy as np
 from pagedcache.core._checks import require
 
 
+cdef enum:
+    CACHE_LINE = 64
+
+
 cdef class VacantBlocks:
     """Records of blocks 1..num_blocks, and the stacks of those that nobody holds and nothing publishes."""
 
@@ -32,13 +36,15 @@ cdef class VacantBlocks:
             raise ValueError(f"num_blocks is {num_blocks}; a pool has 1 to 2**31 - 2 blocks")
         self.num_blocks = num_blocks
         last_group = self.num_blocks // GROUP
-        self.records = <BlockRecord *>calloc(<size_t>self.num_blocks + 1, sizeof(BlockRecord))
+        self.memory = calloc(<size_t>self.num_blocks + 1 + GROUP, sizeof(BlockRecord))
+        # Aligned so that a group's four records share a cache line.
+        self.records = <BlockRecord *>((<size_t>self.memory + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE)
         self.singles = <int32_t *>malloc((<size_t>self.num_blocks + 1) * sizeof(int32_t))
         self.is_stacked = <uint8_t *>calloc(<size_t>self.num_blocks + 1, 1)
         self.groups = <int32_t *>malloc((<size_t>last_group + 1) * sizeof(int32_t))
         self.group_vacant = <uint8_t *>calloc(<size_t>last_group + 1, 1)
         self.is_group_stacked = <uint8_t *>calloc(<size_t>last_group + 1, 1)
-        if not (self.records and self.singles and self.is_stacked and self.groups
+        if not (self.memory and self.singles and self.is_stacked and self.groups
                 and self.group_vacant and self.is_group_stacked):
             raise MemoryError(f"no memory for the records of {num_blocks} blocks")
         self.records[ZERO_BLOCK].node = NO_NODE
@@ -47,7 +53,7 @@ cdef class VacantBlocks:
             self.c_put(block)
 
     def __dealloc__(self):
-        free(self.records)
+        free(self.memory)
         free(self.singles)
         free(self.is_stacked)
         free(self.groups)

@@ -144,13 +144,15 @@ class Run:
         tokens = np.array([token for sequence, count in batch for token in sequence.todo[:count]], np.int32)
         started = perf_counter()
         step = self._cache.extend([sequence.id for sequence, _ in batch], [count for _, count in batch])
-        self.report.copied += len(step.copies)
         try:
+            copied = len(step.copies)
             logits = self._model.forward(tokens, step, self._cache)
+            self._cache.commit(step, tokens)
         except BaseException:
-            self._cache.abandon(step)
+            if not step.closed:  # an interrupt may come as late as when commit has done its work
+                self._cache.abandon(step)
             raise
-        self._cache.commit(step, tokens)
+        self.report.copied += copied
         seconds = perf_counter() - started
         if prefilled:
             self.report.prefill_seconds += seconds
@@ -161,8 +163,7 @@ class Run:
         for sequence, count in batch:
             sequence.length += count
             del sequence.todo[:count]
-        reserved = sum(len(sequence.prompt.tokens) + sequence.prompt.limit for sequence in self.running)
-        self.report.observe(self._cache.stats(), [sequence.length for sequence in self.running], reserved)
+        self._observe()
         for (sequence, _), scores in zip(batch, logits, strict=True):
             if not sequence.todo:
                 for each in [sequence, *self._fork(sequence)]:
@@ -174,6 +175,13 @@ class Run:
         sequence = _Sequence(prompt, completion, sampler, TextStream(self._tokenizer), handle, todo, length)
         self.running.append(sequence)
         return sequence
+
+    def _observe(self) -> None:
+        lengths = [sequence.length for sequence in self.running]
+        peak = self.report.peak
+        if (self._cache.pool.num_used, sum(lengths)) > (peak.blocks, peak.tokens):  # stats looks at every block
+            reserved = sum(len(sequence.prompt.tokens) + sequence.prompt.limit for sequence in self.running)
+            self.report.observe(self._cache.stats(), lengths, reserved)
 
     def _is_being_computed(self, prompt: _Prompt) -> bool:
         """Whether the first block of a prompt will soon be in the prefix cache."""

@@ -14,7 +14,7 @@ import pytest
 from drive import blocks_of, feed, position_of, prefill
 
 from pagedcache.core import BlockPool, SequenceTable
-from pagedcache.errors import PagedCacheError
+from pagedcache.errors import PagedCacheError, StepClosed
 
 VERBS = {
     "admit": lambda t, a, n: t.admit([np.ones(20, np.int32)]),
@@ -205,3 +205,45 @@ def test_a_forked_child_has_a_table_of_its_own():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     table.commit(step, [7])
     assert position_of(table, sid) == 10 and table.match([[2] * 9])[0] == 0
+
+
+@pytest.mark.parametrize("name", ["kv_indptr", "kv_indices", "kv_last_page_len", "slots", "block_tables", "diff"])
+def test_a_finalizer_that_replaces_the_step_while_its_arrays_are_made(name):
+    """The array of a step is made or refused; it is never filled from the next step's larger one."""
+
+    class Owner:
+        def __init__(self, finish):
+            self.finish, self.cycle = finish, self
+
+        def __del__(self):
+            self.finish()
+
+    for countdown in range(1, 10):
+        table = SequenceTable(BlockPool(600), 4, max_sequences=400)
+        ids = table.admit([[1]] * 400).ids
+        gc.collect()
+        gc.disable()
+        step = table.extend(ids[:1], 1)
+        later = []
+
+        def finish(table=table, step=step, ids=ids, later=later):
+            table.abandon(step)
+            later.append(table.extend(ids, 1))
+
+        owner = Owner(finish)
+        threshold = gc.get_threshold()
+        gc.set_threshold(gc.get_count()[0] + countdown, 10, 10)
+        del owner
+        gc.enable()
+        try:
+            with contextlib.suppress(StepClosed):
+                assert len(getattr(step, name)) <= 2
+        finally:
+            gc.disable()
+            gc.set_threshold(*threshold)
+            gc.collect()
+            gc.enable()
+        for each in later:
+            assert len(getattr(each, name)) >= 400 and len(each.slots) == 400
+            table.abandon(each)
+        table.check()

@@ -285,3 +285,16 @@ def test_a_refused_commit_publishes_nothing(make):
         table.commit(step, [*range(4), 0, 1, 2, -3])
     assert table.match([range(5)])[0] == 0
     assert table.commit(step, [*range(4)] * 2) == 1
+
+
+def test_a_lost_step_can_be_found_and_closed(make):
+    table = make()
+    assert table.open_steps == ()
+    sid = prefill(table, [1, 2])
+    table.extend([sid], 1)
+    [step] = table.open_steps
+    with pytest.raises(StepBusy, match="open_steps"):
+        table.extend([sid], 1)
+    table.abandon(step)
+    assert table.open_steps == ()
+    table.commit(table.extend([sid], 1), [3])

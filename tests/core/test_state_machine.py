@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from model import ADMITTED, NOT_NOW, Model
+from model import ADMITTED, NEVER_FITS, NOT_NOW, Model
 
 from pagedcache.core import BlockPool, SequenceTable
 from pagedcache.errors import InvalidSequence, OutOfBlocks, OutOfSequences, StepBusy, StepClosed, StepOpen
@@ -106,8 +106,8 @@ class Machine(RuleBasedStateMachine):
             prompts[-1] += self.tokens(rng, 2 * self.bs + 1)
         pads = [rng.choice([0] * 6 + [1, self.bs, self.bs + 1]) for _ in prompts]
         for prompt, cached in zip(prompts, self.table.match(prompts).tolist(), strict=True):
-            if len(prompt) <= self.model.max_length:  # what never fits is nobody's question
-                assert cached == len(self.model.hits(prompt)) * self.bs
+            fits = self.model.expect_admit(prompt, 0, 0)[0] != NEVER_FITS
+            assert cached == (len(self.model.hits(prompt)) * self.bs if fits else 0)
         self.say("admit", [], prompts, reserve, pads)
         got = self.table.admit(prompts, reserve=reserve, pads=pads if any(pads) else None)
         waiting = False

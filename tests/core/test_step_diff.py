@@ -123,3 +123,15 @@ def test_replaying_every_diff_reproduces_the_tables(calls):
             else:
                 table.commit(step, [1] * step.num_tokens)
     table.check()
+
+
+def test_the_diff_after_an_abandoned_step_repeats_what_that_step_said(make):
+    """Its caller may never have seen it: KVCache abandons by itself where a copy fails."""
+    table = make()
+    sid = int(table.admit([[1] * 9]).ids[0])
+    table.abandon(table.extend([sid], 9))
+    step = table.extend([sid], 1)
+    assert step.diff[:, 1].tolist() == [0] and step.diff[0, 2] == step.block_tables[0, 0]
+    assert (step.block_tables[0, 1:] == -1).all()
+    table.abandon(step)
+    assert (table.extend([sid], 0).block_tables == -1).all()

@@ -169,15 +169,27 @@ class LlamaModel:
 
         Raises
         ------
+        TypeError
+            Token ids are not integers.
         ValueError
-            A token id is outside of the vocabulary, or there are not as many as the step has new tokens.
+            A token id is outside of the vocabulary, there are not as many as the step has new tokens, or a sequence
+            has none (after which no logits stand) and `all_logits` is not set. Nothing was stored.
         """
         ids = np.asarray(tokens)
+        if not ids.size:
+            ids = ids.astype(np.int64)  # an empty list is float64
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"tokens is of {ids.dtype}; token ids are integers")
         if ids.shape != step.positions.shape:
             raise ValueError(f"tokens has shape {ids.shape}; the step has {step.positions.shape[0]} new tokens")
         if ids.size and not 0 <= ids.min() <= ids.max() < self.config.vocab:
             raise ValueError(
                 f"token ids reach from {ids.min()} to {ids.max()}; the vocabulary ends at {self.config.vocab - 1}"
+            )
+        if not all_logits and not (counts := np.diff(step.qo_indptr)).all():
+            raise ValueError(
+                f"sequence {int((counts == 0).argmax())} of the step has no new token, hence no logits: "
+                "leave it out of the step, or ask for all_logits=True"
             )
         angles = step.positions[:, None, None] * self._rope_frequencies
         turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
