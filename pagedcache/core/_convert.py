@@ -85,10 +85,10 @@ def ragged_tokens(prompts: Any, name: str = "prompts") -> tuple[NDArray[np.int32
         else int32_array(prompt, f"{name}[{i}]")
         for i, prompt in enumerate(prompts)
     ]
+    if len(arrays) == 1:
+        return int32_array(arrays[0], name), np.array([0, len(arrays[0])], np.int64)
     indptr = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum([len(array) for array in arrays], out=indptr[1:])
-    if len(arrays) == 1:
-        return int32_array(arrays[0], name), indptr
     return (np.concatenate(arrays) if arrays else np.empty(0, np.int32)), indptr
 
 

@@ -27,6 +27,13 @@ cdef const int32_t[::1] own(object values, Py_ssize_t n, str name):
     return np.array(counts_of(values, n, name))
 
 
+cdef inline int32_t entry_of(const int32_t[::1] values, Py_ssize_t i) noexcept nogil:
+    """Entry i of what `own` gave, which may be one for all; 0 where there is nothing."""
+    if values is None:
+        return 0
+    return values[i if i < values.shape[0] else 0]
+
+
 @cython.no_gc_clear
 cdef class SequenceTable(StepTable):
     """Block tables of many sequences over one pool, with a prefix index; no K/V bytes.
@@ -94,17 +101,19 @@ cdef class SequenceTable(StepTable):
         cdef const int32_t[::1] tokens = flat
         cdef const int64_t[::1] indptr = ends
         n = indptr.shape[0] - 1
-        cdef const int32_t[::1] extras = own(reserve, n, "reserve")
-        cdef const int32_t[::1] all_pads = own(0 if pads is None else pads, n, "pads")
+        cdef const int32_t[::1] extras = None if type(reserve) is int and reserve == 0 else own(reserve, n, "reserve")
+        cdef const int32_t[::1] all_pads = None if pads is None else own(pads, n, "pads")
         cdef int32_t extra, pad
         refuse_negative(tokens, "prompts")
-        cdef int64_t[::1] ids = np.full(n, -1, np.int64)
-        cdef int32_t[::1] cached = np.zeros(n, np.int32)
-        cdef signed char[::1] status = np.zeros(n, np.int8)
+        cdef int64_t[::1] ids = np.empty(n, np.int64)
+        cdef int32_t[::1] cached = np.empty(n, np.int32)
+        cdef signed char[::1] status = np.empty(n, np.int8)
         with cython.critical_section(self.pool):
             for i in range(n):
-                total = indptr[i + 1] - indptr[i] + extras[i * (extras.shape[0] == n)]
-                total += all_pads[i * (all_pads.shape[0] == n)]
+                ids[i] = -1
+                cached[i] = 0
+                status[i] = ADMITTED
+                total = indptr[i + 1] - indptr[i] + entry_of(extras, i) + entry_of(all_pads, i)
                 if total <= self.max_length and self.c_blocks_for(<int32_t>total) <= self.pool.num_blocks:
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
@@ -116,8 +125,8 @@ cdef class SequenceTable(StepTable):
                     continue
                 if status[i] == NEVER_FITS:
                     continue
-                extra = extras[i * (extras.shape[0] == n)]
-                pad = all_pads[i * (all_pads.shape[0] == n)]
+                extra = entry_of(extras, i)
+                pad = entry_of(all_pads, i)
                 row = self.c_admit(
                     &tokens[0] + indptr[i] if tokens.shape[0] else NULL, indptr[i + 1] - indptr[i], pad, extra, &outcome
                 )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # values of tokenizer.ggml.token_type
 _SPACE = "\u2581"  # how SentencePiece writes a space
+_MAX_PIECE = 1024  # characters of a SentencePiece token; each is cut at every place, in quadratic time
 
 # Control tokens that end a text in any model, whatever else the file declares.
 _ENDS = {"</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>"}
@@ -99,6 +100,11 @@ class Vocabulary:
         from tokenizers import Tokenizer, normalizers
 
         scores = self._list("scores", float, len(self.texts))
+        longest = max(self.texts, key=len, default="")
+        if len(longest) > _MAX_PIECE:
+            raise UnsupportedModel(
+                f"damaged vocabulary: token {self.ids[longest]} has {len(longest)} characters; at most {_MAX_PIECE} are read"
+            )
         made = [
             (-scores[token], self.ids[text[:cut]], self.ids[text[cut:]])
             for token, text in enumerate(self.texts)

@@ -12,8 +12,8 @@ Every count, length, offset and dtype is compared with what the file can hold, a
 anything of that size is allocated; the metadata take memory of at most twenty times their size in the file. Nothing
 in a file is executed. Plain reads instead of a memory map make a file that shrinks meanwhile an error and no crash.
 
-The `gguf` package turns quantised bytes into float32. Its reader is not used: it checks none of this, and needs four
-seconds for the 98,000 strings of a tokenizer that take a fifth of a second here.
+The `gguf` package turns quantised bytes into float32. Its reader is not used: it checks none of this, and is slow with
+the strings of a tokenizer.
 """
 
 import math
@@ -120,8 +120,8 @@ class GGUFFile:
         raw = np.fromfile(self._file, np.uint8, tensor.nbytes)
         if raw.size != tensor.nbytes:
             raise UnsupportedModel(f"{self.path}: tensor {name!r} ends after {raw.size} of {tensor.nbytes} bytes")
-        # gguf works on 16 rows at a time. Quantised blocks never cross rows, so up to 16 rows are passed as one:
-        # 256 rows at a time load four times faster.
+        # gguf works on 16 rows at a time, slow where rows are short. Quantised blocks never cross rows, so up to 16
+        # rows are passed as one.
         rows = math.prod(tensor.shape[:-1])
         raw = raw.reshape(rows // math.gcd(rows, 16), -1)
         try:

@@ -42,7 +42,7 @@ class Attends(Protocol):
 class Linear:
     """``x @ weight + bias``."""
 
-    weight: Float32  # [in, out]; a GGUF has [out, in], by which BLAS multiplies few tokens a quarter slower
+    weight: Float32  # [in, out]; a GGUF has [out, in], by which BLAS multiplies few tokens more slowly
     bias: Float32 | None  # [out]
 
     def __call__(self, x: Float32) -> Float32:
