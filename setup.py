@@ -22,10 +22,8 @@ DIRECTIVES = {
     "initializedcheck": False,
     "freethreading_compatible": True,
 }
-if sys.platform == "win32":
-    FLAGS = ["/O2"]
-else:  # no -march: one wheel runs on every processor; -g0 makes the .so five times smaller
-    FLAGS = ["-O3", "-g0", "-fno-math-errno", "-Wno-array-bounds"]
+# No -march: one wheel runs on every processor. Without -g0 the modules are mostly debug information.
+FLAGS = ["-O3", "-g0", "-fno-math-errno", "-Wno-array-bounds"]
 
 
 class Tee(io.StringIO):
@@ -46,15 +44,14 @@ def extension(pyx: Path) -> Extension:
     return Extension(
         ".".join(pyx.with_suffix("").parts),
         [str(pyx)],
-        include_dirs=[str(here), "pagedcache/include"],
-        depends=[str(p) for pattern in ("*.pxd", "*.h") for p in sorted(here.glob(pattern))]
-        + [str(p) for p in sorted(Path("pagedcache/include").glob("*.h"))],  # unlisted headers rebuild nothing
+        include_dirs=[str(here)],
+        depends=[str(p) for pattern in ("*.pxd", "*.h") for p in sorted(here.glob(pattern))],  # others rebuild nothing
         extra_compile_args=FLAGS,
     )
 
 
 def cythonize_strictly(extensions: list[Extension]) -> list[Extension]:
-    """Translate to C, and refuse what silently takes the GIL: a nogil helper without ``noexcept`` (3x slower)."""
+    """Translate to C, and refuse what silently takes the GIL: a nogil helper without ``noexcept``."""
     log = Tee(sys.stderr)
     with contextlib.redirect_stderr(log):
         modules = cythonize(extensions, build_dir=GENERATED, compiler_directives=DIRECTIVES)
@@ -78,7 +75,7 @@ setup(
     packages=find_packages(include=["pagedcache", "pagedcache.*"]),
     package_dir={"": "."},  # makes an editable install a plain path entry, which mypy, IDEs and cimports understand
     include_package_data=False,  # or the wheel would carry whatever the sdist does
-    package_data={"": ["*.pyi", "*.pxd", "*.h"], "pagedcache": ["py.typed", "include/*.h"]},
+    package_data={"": ["*.pyi", "*.pxd", "*.h"], "pagedcache": ["py.typed"]},
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize_strictly([extension(pyx) for pyx in sorted(Path("pagedcache").glob("*/*.pyx"))]),
 )

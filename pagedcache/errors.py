@@ -20,7 +20,8 @@
 
 Each also derives from the built-in exception in brackets, so that callers who know nothing of
 pagedcache handle it rightly. Wrong arguments raise plain ``ValueError`` or ``TypeError``.
-A call that raises has changed nothing.
+A call that raises has changed nothing; only ``attend``, refused late, may have stored K/V of the
+open step's own new tokens, which count for nothing before ``commit``.
 """
 
 __all__ = [

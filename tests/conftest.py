@@ -2,7 +2,7 @@
 
 import os
 
-# Before NumPy is imported, and inherited by subprocesses: two BLAS threads on a busy two-core machine are 4x slower.
+# Before NumPy is imported, and inherited by subprocesses: BLAS threads that wait for busy cores spin (docs/caveats.md).
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 

@@ -1,14 +1,17 @@
 """CacheSpec: what a block costs, what a budget buys, and which specs are refused."""
 
+import copy
 import dataclasses
 import math
+import pickle
 import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pagedcache.backends import get
 from pagedcache.spec import CacheSpec, LayerGroup, parse_bytes
 
 
@@ -94,6 +97,53 @@ def test_values_out_of_range(options, message):
 def test_values_of_a_wrong_type(options):
     with pytest.raises(TypeError, match=next(iter(options))):
         CacheSpec(**{"layers": 2, "kv_heads": 1, "head_dim": 8} | options)
+
+
+@pytest.mark.parametrize(
+    ("own", "groups"),
+    [
+        ({}, [LayerGroup(2, kv_heads=4, head_dim=16, dtype="float16")]),
+        ({}, [LayerGroup(1, dtype="float16"), LayerGroup(1, dtype="float16")]),
+        ({"dtype": "float16"}, [LayerGroup(2, dtype="float32")]),
+    ],
+)
+def test_a_shape_that_all_groups_share_is_the_specs(own, groups):
+    """Or the planner, which asks the groups, would not equal the arrays, which ask the spec."""
+    with pytest.raises(ValueError, match=r"every group has kv_heads=.*, and the spec kv_heads=2, .*on the spec"):
+        CacheSpec(2, 2, 8, groups=groups, **own)
+    with pytest.raises(ValueError, match=r"every group has .*dtype='int8', and the spec .*dtype='float16'"):
+        dataclasses.replace(CacheSpec(2, 2, 8, dtype="int8", groups=[LayerGroup(2, dtype="int8")]), dtype="float16")
+
+
+@pytest.mark.parametrize("groups", [None, [LayerGroup(2)], [LayerGroup(1), LayerGroup(1, name="last")]])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_the_planner_equals_what_is_allocated(groups, layout):
+    final = {"kv_heads": 2, "head_dim": 8, "v_head_dim": 10, "dtype": "float16", "block_size": 3, "layout": layout}
+    made = CacheSpec(2, groups=groups, **final)
+    replaced = CacheSpec(2, 5, 9, groups=groups)
+    for name, value in final.items():
+        replaced = dataclasses.replace(replaced, **{name: value})
+    assert replaced == made
+    for spec in (made, replaced):
+        storage = get("numpy").allocate(spec, 4)
+        assert storage.nbytes == spec.pool_nbytes(4) == sum(a.nbytes for plane in storage.export() for a in plane)
+        assert spec.bytes_per_block == spec.planes * 3 * 2 * (8 + 10) * 2
+
+
+def test_groups_of_one_spec_can_be_given_to_another():
+    groups = CacheSpec(2, 2, 8, groups=[LayerGroup(1), LayerGroup(1, kv_heads=4)]).groups
+    assert [group.dtype for group in CacheSpec(2, 2, 8, dtype="int8", groups=groups).groups] == ["int8", "int8"]
+    assert [group.kv_heads for group in CacheSpec(2, 1, 8, groups=groups).groups] == [1, 4]
+    mine = dataclasses.replace(groups[0], dtype="float32")  # now given, as all that is filled in
+    with pytest.raises(ValueError, match="every group has"):
+        CacheSpec(1, 3, 8, groups=[mine])
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda spec: pickle.loads(pickle.dumps(spec))])
+def test_copies_of_a_spec_are_equal_and_can_be_replaced(again):
+    spec = CacheSpec(2, 2, 8, fingerprint=b"x", groups=[LayerGroup(1), LayerGroup(1, head_dim=4)])
+    assert again(spec) == spec
+    assert dataclasses.replace(again(spec), dtype="int8").groups[1].dtype == "int8"
 
 
 def test_shapes():
@@ -186,11 +236,13 @@ def test_budget_below_one_block_names_the_minimum():  # M10, R14
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 300), st.integers(1, 1024), st.integers(0, 2**40))
+@example(layers=1, kv_heads=1, head_dim=1, block_size=1, extra=2**40)
 def test_budget_is_used_and_kept(layers, kv_heads, head_dim, block_size, extra):  # M10
     spec = CacheSpec(layers, kv_heads, head_dim, dtype="int8", block_size=block_size)
     budget = spec.pool_nbytes(1) + extra
     blocks = spec.blocks_for(budget)
-    assert spec.pool_nbytes(blocks) <= budget < spec.pool_nbytes(blocks) + spec.bytes_per_block
+    assert spec.pool_nbytes(blocks) <= budget
+    assert budget < spec.pool_nbytes(blocks) + spec.bytes_per_block or blocks == 2**31 - 2  # ids are int32
 
 
 def test_sequences_that_fit():

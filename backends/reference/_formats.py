@@ -49,7 +49,7 @@ def widened(values: Floats, out: npt.NDArray[np.float32] | None = None) -> npt.N
     if values.dtype == np.uint16:
         np.left_shift(values, np.uint32(16), out=out.view(np.uint32))
     elif values.dtype == np.float16:
-        # In integers, since NumPy converts one float16 at a time, 5 times slower: sign, 5 bits of
+        # In integers, since NumPy converts one float16 at a time, which is slow: sign, 5 bits of
         # exponent and 10 of mantissa are moved into place (the shift has copied the sign), and the
         # difference of the exponents' biases is multiplied in, exactly, subnormals included.
         bits = np.left_shift(values.view(np.int16), np.int32(13), out=out.view(np.int32))

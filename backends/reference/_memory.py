@@ -37,7 +37,7 @@ class Scratch(threading.local):
     """Arrays that a thread fills again and again, one per name, kept at the largest size asked for.
 
     The C library takes fresh memory for every array of more than 128 KiB and gives it back at the
-    end: page faults then took two thirds of the time of a decode step with 500 tokens.
+    end: most of the time of a decode step would go into page faults.
     """
 
     def __init__(self) -> None:
@@ -49,6 +49,6 @@ class Scratch(threading.local):
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.size < size:
             # Page-aligned like the pool: NumPy's own arrays begin 16 bytes behind a page, and copying
-            # rows of 4 KiB from a page to 16 bytes behind another took six times as long.
+            # rows of 4 KiB from a page to 16 bytes behind another is much slower.
             buffer = self._buffers[name, dtype] = zeros((size,), np.dtype(dtype))
         return buffer[: math.prod(shape)].reshape(shape)

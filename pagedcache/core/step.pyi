@@ -4,8 +4,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 class Step:
-    block_size: int
-    owner: object
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def owner(self) -> object: ...
     @classmethod
     def from_arrays(
         cls,

@@ -4,8 +4,8 @@ Vacant blocks lie on two int32 stacks: wholly vacant aligned groups of four, and
 sequence takes the block after its last one if that is vacant, else opens a group; the group's other
 three blocks go onto the single stack, where they wait for the sequence that opened it but may be
 taken by anyone once no whole group is left (soft reservation: nothing is wasted). So ids of a
-sequence run on, which the prefetch of the reading kernels wants: runs of 4.4 instead of 1.0 at 90 %
-use under churn.
+sequence run on, which the prefetch of the reading kernels wants (benchmarks/bars.py prints the mean
+run under churn).
 
 Stack entries are not searched for when their block is taken otherwise; they go stale and are dropped
 when they surface. A block or group has at most one entry (is_stacked), which bounds the stacks.

@@ -233,6 +233,29 @@ def test_error_in_a_callback_releases_everything(run, cache_of, at):
         run(PROMPTS, cache_of(), n=2, **{f"on_{at}": fail})
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("at", ["forward", "commit"])
+def test_interrupt_within_a_step_releases_everything(run, cache_of, tiny, monkeypatch, at, moment):
+    cache = cache_of()
+    owner = cache if at == "commit" else tiny[0]
+    whole, calls = getattr(owner, at), []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3 and moment == "before":
+            raise KeyboardInterrupt
+        result = whole(*arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, at, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(PROMPTS, cache, n=2)
+    monkeypatch.undo()
+    assert run(PROMPTS, cache).report.new_tokens == 48, "no step was left open"
+
+
 def test_error_in_the_model_abandons_the_step(run, cache_of):
     """A token outside of the vocabulary is found when its chunk is computed."""
     with pytest.raises(ValueError, match="the vocabulary ends at 279"):

@@ -131,6 +131,34 @@ def test_token_outside_of_the_vocabulary_is_refused(tiny, tokens):
             model.forward(tokens, step, cache)
         with pytest.raises(ValueError, match="the step has 2 new tokens"):
             model.forward([0], step, cache)
+        with pytest.raises(TypeError, match="tokens is of float64"):
+            model.forward([0.0, 1.0], step, cache)
+
+
+def test_sequences_without_new_tokens(tiny):
+    """They have no logits; those of others are not handed out for them."""
+    model, _ = tiny
+    with cache_for(model) as cache:
+        ids = cache.admit([[1, 2], [3], [4]]).ids
+        step = cache.extend(ids, [2, 0, 1])
+        with pytest.raises(ValueError, match="sequence 1 of the step has no new token"):
+            model.forward([1, 2, 4], step, cache)
+        logits = model.forward([1, 2, 4], step, cache, all_logits=True)
+        cache.commit(step, [1, 2, 4])
+        assert np.abs(logits[2] - reference_logits(tiny_llama.weights(), [4])[-1]).max() < 2e-4
+        step = cache.extend(ids, 0)
+        with pytest.raises(ValueError, match="sequence 0 of the step has no new token"):
+            model.forward([], step, cache)
+
+
+def test_steps_of_nothing(tiny):
+    model, _ = tiny
+    with cache_for(model) as cache:
+        for ids, all_logits in (([], False), ([], True), (cache.admit([[1]]).ids, True)):
+            step = cache.extend(ids, 0)
+            assert model.forward(np.empty(0, np.int32), step, cache, all_logits=all_logits).shape == (0, 280)
+            assert model.forward([], step, cache, all_logits=all_logits).shape == (0, 280)
+            cache.commit(step, [])
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,11 @@ def sentencepiece(**changes):
     return {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
 
 
+def sentencepiece_with(text):
+    """The vocabulary with its last token replaced."""
+    return sentencepiece(tokens=[*sentencepiece()["tokenizer.ggml.tokens"][:-1], text])
+
+
 def texts_of(tokenizer, ids):
     return [tokenizer.piece(token).decode(errors="replace") for token in ids]
 
@@ -193,6 +198,7 @@ def test_token_outside_of_the_vocabulary(token):
         (sentencepiece(scores=[0.0]), "1 tokenizer.ggml.scores for 266 tokens"),
         (sentencepiece(scores=None), "scores is no list of float"),
         (sentencepiece(token_type=[6] * 266), "'<unk>' is no byte token"),
+        (sentencepiece_with("a" * 257), "token 265 has 257 characters; at most 256 are read"),
     ],
 )
 def test_damaged_vocabulary_is_refused(metadata, match):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # values of tokenizer.ggml.token_type
 _SPACE = "\u2581"  # how SentencePiece writes a space
-_MAX_PIECE = 1024  # characters of a SentencePiece token; each is cut at every place, in quadratic time
+_MAX_PIECE = 256  # characters of a SentencePiece token; each is cut at every place, in quadratic time
 
 # Control tokens that end a text in any model, whatever else the file declares.
 _ENDS = {"</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>"}
@@ -101,10 +101,9 @@ class Vocabulary:
 
         scores = self._list("scores", float, len(self.texts))
         longest = max(self.texts, key=len, default="")
-        if len(longest) > _MAX_PIECE:
-            raise UnsupportedModel(
-                f"damaged vocabulary: token {self.ids[longest]} has {len(longest)} characters; at most {_MAX_PIECE} are read"
-            )
+        if (length := len(longest)) > _MAX_PIECE:
+            token = self.ids[longest]
+            raise UnsupportedModel(f"token {token} has {length} characters; at most {_MAX_PIECE} are read")
         made = [
             (-scores[token], self.ids[text[:cut]], self.ids[text[cut:]])
             for token, text in enumerate(self.texts)
