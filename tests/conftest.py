@@ -23,3 +23,17 @@ def checkout() -> Path:
     if not (root / "setup.py").is_file():
         pytest.skip("needs the source tree")
     return root
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """(model, tokenizer) of the real model; its file is fetched once and kept in the user's cache folder."""
+    pytest.importorskip("gguf")
+    pytest.importorskip("tokenizers")
+    from pagedcache.serving.models import find_model, load_model
+
+    try:
+        path = find_model()
+    except OSError as reason:
+        pytest.skip(str(reason))
+    return load_model(path)

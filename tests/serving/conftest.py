@@ -1,9 +1,9 @@
-"""Models for the tests of serving: a tiny random one, and the real one where it can be had."""
+"""A tiny random model for the tests of serving."""
 
 import pytest
 import tiny_llama
 
-from pagedcache.serving.models import find_model, load_model
+from pagedcache.serving.models import load_model
 
 
 @pytest.fixture(scope="session")
@@ -17,15 +17,3 @@ def tiny_path(tmp_path_factory):
 def tiny(tiny_path):
     """(model, tokenizer)"""
     return load_model(tiny_path)
-
-
-@pytest.fixture(scope="session")
-def smollm2():
-    """(model, tokenizer) of the real model; its file is fetched once and kept in the user's cache folder."""
-    pytest.importorskip("gguf")
-    pytest.importorskip("tokenizers")
-    try:
-        path = find_model()
-    except OSError as reason:
-        pytest.skip(str(reason))
-    return load_model(path)
