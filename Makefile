@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install lint format test slow bench record bars dist ci clean
+.PHONY: help install lint format test slow sanitize bench record bars dist ci clean
 
 help:     ## show this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -18,6 +18,9 @@ test:     ## the tests
 
 slow:     ## the tests that take minutes
 	pytest -m slow
+
+sanitize: ## the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	bash .ci/sanitize
 
 bench:    ## do the benchmark suites run?
 	cd benchmarks && asv check --python=same && asv run --python=same --quick --dry-run --show-stderr
