@@ -108,11 +108,13 @@ cdef class BlockPool(VacantBlocks):
 
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil:
         """Drop one reference to each of `count` blocks, the last first; how many became usable."""
-        cdef int32_t k = count, usable = 0
+        cdef int32_t k = count, usable = 0, j
         while k > 0:
             if k >= GROUP and self.c_is_lone_group(blocks + k - GROUP):
                 k -= GROUP
                 usable += GROUP
+                for j in range(GROUP):
+                    self.records[blocks[k] + j].refcount = 0
                 self.c_put_group(blocks[k])
             else:
                 k -= 1
