@@ -149,10 +149,12 @@ def admission(rounds):
 def batches(rounds):
     clock = Clock()
     pool, manager = BlockPool(65536), PyBlockManager(65536, BLOCK_SIZE)
-    for n, bar in ((256, None), (1024, 25)):
-        for _ in range(rounds):
-            clock.time(f"core {n}", lambda n=n: pool.decref(pool.allocate(n)))
-            clock.time(f"python {n}", lambda n=n: manager.decref(manager.allocate(n)))
+    for n, bar in ((256, None), (1024, 25), (4096, 25)):
+        for i in range(rounds):
+            if i // 16 % 2 == 0:  # in turns of 16, as decode steps
+                clock.time(f"core {n}", lambda n=n: pool.decref(pool.allocate(n)))
+            else:
+                clock.time(f"python {n}", lambda n=n: manager.decref(manager.allocate(n)))
         yield Row(f"allocate and free {n} blocks", clock.median(f"core {n}") * 1e6, "us")
         ratio = clock.median(f"python {n}") / clock.median(f"core {n}")
         yield Row("  times pure Python", ratio, "x", bar, at_least=True)
