@@ -27,7 +27,6 @@ cdef struct StepArrays:             # what all layer groups share, and what undo
     int32_t *qo_indptr              # [max_sequences + 1]
     int32_t *kv_lens                # [max_sequences] end coordinate after the step
     int32_t *kv_pads                # [max_sequences]
-    int32_t *rows                   # [max_sequences] the handles' table rows
     int32_t *held_rows              # [max_sequences] table row at this place; beyond the step's: one that was, or -1
     int64_t *positions              # [tokens]
     int32_t *token_seq              # [tokens]
