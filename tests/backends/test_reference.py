@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,6 +94,7 @@ def test_more_memory_than_there_can_be():  # R14
 def test_forked_child_has_its_own_copy():
     storage = BACKEND.allocate(CacheSpec(1, 1, 1), 4)
     if (child := os.fork()) == 0:
+        signal.alarm(30)  # a child that hangs fails the test, not the run
         storage.view(0)[0][...] = 1
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
