@@ -6,7 +6,18 @@ backend passes.
 """
 
 try:
-    from pagedcache.core import Admission, AdmitStatus, BlockPool, CacheStats, SequenceTable, Step
+    from pagedcache.core import (
+        LRU,
+        Admission,
+        AdmitStatus,
+        BlockPool,
+        CacheStats,
+        EventKind,
+        EvictionPolicy,
+        PriorityTTL,
+        SequenceTable,
+        Step,
+    )
 except ModuleNotFoundError as error:  # met by everyone who starts Python in a clone
     if not (error.name or "").startswith("pagedcache.core"):
         raise
@@ -28,17 +39,20 @@ from pagedcache.errors import (
     StepClosed,
     StepError,
     StepOpen,
+    SwappedOut,
     UnknownBackend,
     UnsupportedByBackend,
     UnsupportedModel,
     ViewsOutstanding,
 )
+from pagedcache.keys import Key, Namespace, adapter, content, salt
 from pagedcache.simple import BlockManager, Page, PagedAttention, PageTable, SequenceManager
 from pagedcache.spec import CacheSpec, LayerGroup
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LRU",
     "Admission",
     "AdmitStatus",
     "BlockManager",
@@ -46,10 +60,14 @@ __all__ = [
     "CacheClosed",
     "CacheSpec",
     "CacheStats",
+    "EventKind",
+    "EvictionPolicy",
     "InvalidBlock",
     "InvalidSequence",
     "KVCache",
+    "Key",
     "LayerGroup",
+    "Namespace",
     "OutOfBlocks",
     "OutOfSequences",
     "Page",
@@ -57,6 +75,7 @@ __all__ = [
     "PagedAttention",
     "PagedCacheError",
     "PositionReleased",
+    "PriorityTTL",
     "SequenceManager",
     "SequenceTable",
     "Step",
@@ -64,8 +83,12 @@ __all__ = [
     "StepClosed",
     "StepError",
     "StepOpen",
+    "SwappedOut",
     "UnknownBackend",
     "UnsupportedByBackend",
     "UnsupportedModel",
     "ViewsOutstanding",
+    "adapter",
+    "content",
+    "salt",
 ]

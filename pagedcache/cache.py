@@ -1,25 +1,26 @@
 """KVCache: block tables and a backend's storage together, which is what most users hold.
 
 The SequenceTable decides who owns which block and moves no byte; the backend holds the bytes and
-knows no sequence. This class is the seam: it applies the copies that a step asks for, hands arrays
-through, and serialises callers with one lock.
+knows no sequence. This class is the seam: it moves bytes where the table says so (copies of a step,
+accepted tokens, swaps), hands arrays through, and serialises callers with one lock.
 """
 
+import itertools
 import os
 import threading
 import weakref
 from collections.abc import Sequence as ABCSequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pagedcache._bookkeeping import Bookkeeping
 from pagedcache.backends import Backend, Storage, get
-from pagedcache.core import Admission, BlockPool, CacheStats, SequenceTable, Step
-from pagedcache.errors import CacheClosed, ViewsOutstanding
-from pagedcache.sequence import Sequence
+from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable, Step
+from pagedcache.errors import ViewsOutstanding
 from pagedcache.spec import CacheSpec
 
 __all__ = ["KVCache"]
@@ -39,7 +40,7 @@ if hasattr(os, "register_at_fork"):
 Buffers = ABCSequence[ABCSequence[Any]]
 
 
-class KVCache:
+class KVCache(Bookkeeping):
     """Keys and values of many sequences in fixed-size blocks, and attention over them.
 
     Parameters
@@ -60,9 +61,14 @@ class KVCache:
     max_length : int, optional
         Most positions of one sequence; by default what the pool can hold.
     steps_in_flight : int, optional
-        Open steps at a time; 1 in this release.
+        Open steps at a time, 1 to 8; by default 1, or 2 where the backend works asynchronously.
     threads : int, optional
         Threads of the backend's kernels; the NumPy backend leaves them to BLAS and accepts only None.
+
+    policy : EvictionPolicy, optional
+        Which cached block gives way first: `LRU` (the default), or a `PriorityTTL`.
+    events : {None, "digests", "tokens"}
+        Whether to record what the prefix cache stores and removes, for `events`; with token ids or without.
 
     Raises
     ------
@@ -102,6 +108,8 @@ class KVCache:
         max_length: int | None = None,
         steps_in_flight: int | None = None,
         threads: int | None = None,
+        policy: EvictionPolicy | None = None,
+        events: Literal["digests", "tokens"] | None = None,
     ) -> None:
         if not isinstance(spec, CacheSpec):
             raise TypeError(f"spec must be a CacheSpec, not {type(spec).__name__}")
@@ -109,8 +117,6 @@ class KVCache:
             raise ValueError("give either memory= (a budget such as '512 MiB') or num_blocks=, and not both")
         if len(spec.groups) != 1 or spec.groups[0].kind != "full":
             raise NotImplementedError("a KVCache has one group of full-attention layers; others are not built yet")
-        if steps_in_flight not in (None, 1):
-            raise NotImplementedError(f"steps_in_flight is {steps_in_flight}; only 1 is built yet")
         if threads is not None:
             raise NotImplementedError(f"threads is {threads}; the NumPy backend leaves threads to BLAS (threadpoolctl)")
         self.spec = spec
@@ -118,13 +124,24 @@ class KVCache:
         self.backend.capabilities.require(spec)
         if memory is not None:
             num_blocks = spec.blocks_for(memory)
-        self.pool = BlockPool(num_blocks)
-        self.sequences = SequenceTable(self.pool, spec.block_size, max_sequences=max_sequences, max_length=max_length)
+        if steps_in_flight is None:
+            steps_in_flight = 1 if self.backend.capabilities.synchronous else 2
+        self.pool = BlockPool(num_blocks, policy)
+        self.sequences = SequenceTable(
+            self.pool,
+            spec.block_size,
+            max_sequences=max_sequences,
+            max_length=max_length,
+            steps_in_flight=steps_in_flight,
+            events=events,
+            fingerprint=spec.fingerprint or b"",
+        )
         self.storage: Storage | None = None
         if isinstance(storage, str) and storage != "metadata":
             raise ValueError(f"storage is {storage!r}; it is None, 'metadata' or one (k, v) pair of arrays per plane")
         if not isinstance(storage, str):
             self.storage = self.backend.allocate(spec, self.pool.num_blocks, storage)
+        self._swapped: dict[int, NDArray[np.uint8]] = {}  # handle -> bytes of the blocks that were swapped out
         self._lock = threading.RLock()
         self._closed = False
         _ALL.add(self)
@@ -164,6 +181,7 @@ class KVCache:
             if self.storage is not None and not self._closed:
                 self.storage.close()
             self._closed = True
+            self._swapped.clear()
 
     @property
     def num_blocks(self) -> int:
@@ -171,19 +189,6 @@ class KVCache:
         return self.pool.num_blocks
 
     # -- one step ---------------------------------------------------------------------------------
-
-    def admit(
-        self,
-        prompts: ABCSequence[ArrayLike] | NDArray[np.integer[Any]],
-        *,
-        namespace: bytes | str | None = None,
-        keys: Any = None,
-        reserve: int | ArrayLike = 0,
-        pads: ArrayLike | None = None,
-    ) -> Admission:
-        """Match, pin and allot, prompt by prompt; see `SequenceTable.admit`."""
-        with self._open():
-            return self.sequences.admit(prompts, namespace=namespace, keys=keys, reserve=reserve, pads=pads)
 
     def extend(self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False) -> Step:
         """Slots for new tokens, and the copies they need, done; see `SequenceTable.extend`."""
@@ -196,17 +201,6 @@ class KVCache:
                     self.sequences.abandon(step)
                     raise
             return step
-
-    @property
-    def open_steps(self) -> tuple[Step, ...]:
-        """Steps neither committed nor abandoned, for whoever has lost one."""
-        with self._open():
-            return self.sequences.open_steps
-
-    def can_extend(self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False) -> bool:
-        """Whether `extend` with the same arguments would find enough blocks now."""
-        with self._open():
-            return self.sequences.can_extend(ids, counts, depths=depths, cascade=cascade)
 
     def attend(
         self,
@@ -283,105 +277,98 @@ class KVCache:
                 lse=lse,
             )
 
-    def commit(self, step: Step, tokens: ArrayLike | None, accepted: Any = None) -> int:
-        """Close the step and publish its full blocks; see `SequenceTable.commit`."""
+    def commit(self, step: Step, tokens: ArrayLike | None, accepted: ABCSequence[ArrayLike] | None = None) -> int:
+        """Close the oldest step and publish its full blocks; see `SequenceTable.commit`.
+
+        K/V of accepted tokens moves to where the tokens stand from then on.
+        """
         with self._open():
+            if accepted is not None and self.storage is not None:
+                self.sequences.check_commit(step, tokens, accepted)
+                src, dst = step.moves(accepted)
+                if len(src):
+                    self.backend.copy_slots(self.storage, src, dst)
+            self._cover()
             return self.sequences.commit(step, tokens, accepted)
 
     def abandon(self, step: Step) -> None:
-        """Close the step as if it never was; see `SequenceTable.abandon`."""
+        """Close the newest step as if it never was; see `SequenceTable.abandon`."""
         with self._open():
+            self._cover()
             self.sequences.abandon(step)
 
-    # -- whole sequences --------------------------------------------------------------------------
+    # -- asynchronous work ------------------------------------------------------------------------
 
-    def fork(self, ids: ArrayLike, n: int = 1, at: int | ArrayLike | None = None) -> NDArray[np.int64]:
-        """`n` new sequences per id that share its blocks; see `SequenceTable.fork`."""
-        with self._open():
-            return self.sequences.fork(ids, n, at)
+    def _cover(self) -> None:
+        """Blocks that are dropped from here on wait for the work submitted so far."""
+        if self.storage is not None and not self.backend.capabilities.synchronous:
+            self.sequences.cover(self.backend.fence())
 
-    def truncate(self, ids: ArrayLike, positions: int | ArrayLike) -> int:
-        """Roll back; the number of blocks that became usable. See `SequenceTable.truncate`."""
+    def synchronize(self) -> int:
+        """Wait for all submitted work; the number of blocks that became usable."""
         with self._open():
-            return self.sequences.truncate(ids, positions)
+            fence = self.backend.fence()
+            self.backend.synchronize()
+            return self.sequences.retire(fence)
+
+    # -- where blocks are -------------------------------------------------------------------------
+
+    def swap_out(self, ids: ArrayLike) -> int:
+        """Move the blocks that only these sequences hold into host memory; shared ones stay.
+
+        Returns
+        -------
+        int
+            Blocks that became usable now. The handles are good for `swap_in` and `release` only.
+        """
+        with self._open():
+            if self.storage is None:
+                raise ValueError(
+                    "the cache is metadata only: save what sequences.swap_list names, then sequences.swap_out"
+                )
+            blocks, indptr = self.sequences.swap_list(ids)
+            handles = np.asarray(ids).tolist()
+            saved = [
+                self.backend.read_blocks(self.storage, blocks[first:stop]) for first, stop in itertools.pairwise(indptr)
+            ]
+            usable = self.sequences.swap_out(ids)
+            self._swapped.update(zip(handles, saved, strict=True))
+            return usable
+
+    def swap_in(self, ids: ArrayLike) -> int:
+        """Undo `swap_out`; the number of blocks brought back. OutOfBlocks where they don't fit: nothing is changed."""
+        with self._open():
+            if self.storage is None:
+                raise ValueError("the cache is metadata only: sequences.swap_in says where the saved bytes go")
+            blocks = self.sequences.swap_in(ids)
+            handles = np.asarray(ids).tolist()
+            try:
+                first = 0
+                for handle in handles:
+                    data = self._swapped[handle]
+                    self.backend.write_blocks(self.storage, blocks[first : first + len(data)], data)
+                    first += len(data)
+            except BaseException:
+                self.sequences.swap_out(ids)
+                raise
+            for handle in handles:
+                del self._swapped[handle]
+            return len(blocks)
 
     def release(self, ids: ArrayLike) -> int:
         """Let sequences go; the number of blocks usable now for it. See `SequenceTable.release`."""
         with self._open():
-            return self.sequences.release(ids)
-
-    def match(
-        self, prompts: ABCSequence[ArrayLike], *, namespace: bytes | str | None = None, keys: Any = None
-    ) -> NDArray[np.int32]:
-        """Leading tokens of each prompt that are cached; changes nothing. See `SequenceTable.match`."""
-        with self._open():
-            return self.sequences.match(prompts, namespace=namespace, keys=keys)
-
-    def sequence(self, handle: int) -> Sequence:
-        """A look at one sequence: its length, position and block table."""
-        with self._open():
-            self.sequences.position(handle)
-            return Sequence(self.sequences, int(handle))
-
-    def stats(self) -> CacheStats:
-        """Counters and sizes, as a snapshot."""
-        with self._open():
-            return self.sequences.stats()
-
-    def check(self) -> None:
-        """Audit every invariant of the bookkeeping; AssertionError names the first that is broken."""
-        with self._open():
-            self.sequences.check()
-
-    # -- signatures that are final, work that is not there yet --------------------------------------
-
-    def reorder(self, ids: ArrayLike, parents: ArrayLike) -> None:
-        """Beam step: sequence i goes on from ``ids[parents[i]]``. Not built yet."""
-        self.sequences.reorder(ids, parents)
-
-    def retire(self, fence: int) -> int:
-        """Free what waited for `fence`. Not built yet: every drop is immediate."""
-        return self.sequences.retire(fence)
-
-    def pin(
-        self, prompts: ABCSequence[ArrayLike], name: str, *, namespace: bytes | str | None = None, keys: Any = None
-    ) -> int:
-        """Keep the published blocks of `prompts` from eviction. Not built yet."""
-        return self.sequences.pin(prompts, name, namespace=namespace, keys=keys)
-
-    def unpin(self, name: str) -> int:
-        """Undo `pin`. Not built yet."""
-        return self.sequences.unpin(name)
-
-    def evict(self, n_blocks: int) -> int:
-        """Give up idle cached blocks. Not built yet."""
-        return self.sequences.evict(n_blocks)
-
-    def reset(self) -> int:
-        """Forget the whole prefix cache. Not built yet."""
-        return self.sequences.reset()
-
-    def invalidate(self, *, namespace: bytes | str) -> int:
-        """Forget what a namespace has published. Not built yet."""
-        return self.sequences.invalidate(namespace=namespace)
-
-    def swap_out(self, ids: ArrayLike) -> int:
-        """Move blocks that only these sequences hold to another tier. Not built yet."""
-        return self.sequences.swap_out(ids)
-
-    def swap_in(self, ids: ArrayLike) -> int:
-        """Undo `swap_out`. Not built yet."""
-        return self.sequences.swap_in(ids)
+            usable = self.sequences.release(ids)
+            if self._swapped:
+                for handle in np.asarray(ids).tolist():
+                    self._swapped.pop(handle, None)
+            return usable
 
     def compact(self) -> int:
-        """Renumber blocks so that tables run on. Not built yet."""
-        return self.sequences.compact()
-
-    def events(self) -> NDArray[Any]:
-        """Drain the record of stored and removed blocks. Not built yet."""
-        return self.sequences.events()
-
-    def _open(self) -> AbstractContextManager[Any]:
-        if self._closed:
-            raise CacheClosed("the cache is closed; make a new one")
-        return self._lock
+        """Move blocks so that ids of a sequence run on; the number moved. See `SequenceTable.compact`."""
+        with self._open():
+            pairs = self.sequences.compaction()
+            if self.storage is not None and len(pairs):
+                self.backend.copy_blocks(self.storage, pairs)
+                self._cover()
+            return self.sequences.compact()

@@ -7,6 +7,7 @@
     ├── OutOfSequences         (MemoryError)    all ``max_sequences`` rows are in use
     ├── InvalidSequence        (LookupError)    a stale, foreign or released handle
     ├── InvalidBlock           (ValueError)     a block id out of range, free, or freed twice
+    ├── SwappedOut             (RuntimeError)   the sequence's blocks are in another tier
     ├── PositionReleased       (ValueError)     a position whose block a window has let go
     ├── StepError              (RuntimeError)
     │   ├── StepBusy                            ``steps_in_flight`` steps are open already
@@ -36,6 +37,7 @@ __all__ = [
     "StepClosed",
     "StepError",
     "StepOpen",
+    "SwappedOut",
     "UnknownBackend",
     "UnsupportedByBackend",
     "UnsupportedModel",
@@ -61,6 +63,10 @@ class InvalidSequence(PagedCacheError, LookupError):
 
 class InvalidBlock(PagedCacheError, ValueError):
     """The block id is out of range, or names a block that is free."""
+
+
+class SwappedOut(PagedCacheError, RuntimeError):
+    """The sequence was swapped out; only ``swap_in``, ``release`` and ``stats`` are legal for it."""
 
 
 class PositionReleased(PagedCacheError, ValueError):

@@ -291,8 +291,8 @@ def test_bounds_of_the_constructor():
         KVCache(spec, memory="1 MiB", num_blocks=4)
     with pytest.raises(ValueError, match="0"):
         KVCache(spec, num_blocks=0)
-    with pytest.raises(NotImplementedError, match="steps_in_flight is 2"):
-        KVCache(spec, num_blocks=4, steps_in_flight=2)
+    with pytest.raises(ValueError, match="steps_in_flight is 9"):
+        KVCache(spec, num_blocks=4, steps_in_flight=9)
     with pytest.raises(TypeError, match="CacheSpec"):
         KVCache({"layers": 1}, num_blocks=4)
 

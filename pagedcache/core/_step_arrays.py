@@ -17,6 +17,7 @@ def checked_step_arrays(
     slots: Any,
     kv_starts: Any,
     kv_pads: Any,
+    shared_prefixes: Any,
 ) -> dict[str, NDArray[Any]]:
     """The arrays of a step by name, all present, of the right dtype, and consistent."""
     if isinstance(block_size, bool) or not isinstance(block_size, (int, np.integer)) or not 1 <= block_size <= 1024:
@@ -62,7 +63,31 @@ def checked_step_arrays(
             raise ValueError(f"{name} has {len(arrays[name])} entries for {tokens} tokens")
     if tokens and arrays["slots"].min() < -1:
         raise ValueError(f"slots holds {arrays['slots'].min()}; a slot is 0 or more, or -1 for none")
+    if shared_prefixes is not None:
+        arrays["shared_prefixes"] = _shared_prefixes(shared_prefixes, tables, (lens - counts) // np.int32(block_size))
     return arrays
+
+
+def _shared_prefixes(values: Any, tables: NDArray[np.int32], whole: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Checked: `whole` are the blocks of each sequence that lie before its new tokens."""
+    shape = np.shape(values)
+    if np.size(values) == 0:
+        return np.empty((0, 3), np.int32)
+    if len(shape) != 2 or shape[1] != 3:
+        raise ValueError(f"shared_prefixes must be [g, 3], not of shape {shape}")
+    groups = int32_array(np.reshape(values, -1), "shared_prefixes").reshape(shape)
+    end = 0
+    for first, count, blocks in groups.tolist():
+        if first < end or count < 2 or first + count > len(whole):
+            raise ValueError(
+                f"shared_prefixes names sequences {first} to {first + count} of {len(whole)}, out of order"
+            )
+        end = first + count
+        if not 1 <= blocks <= int(whole[first:end].min()):
+            raise ValueError(f"{blocks} shared blocks reach into the new tokens of sequences {first} to {end}")
+        if (tables[first:end, :blocks] != tables[first, :blocks]).any():
+            raise ValueError(f"sequences {first} to {end} do not share their first {blocks} blocks")
+    return groups
 
 
 def _tables(values: Any, n: int) -> NDArray[np.int32]:

@@ -2,6 +2,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 from pagedcache.core.eviction cimport EvictionPolicy
+from pagedcache.core.fence_queue cimport FenceQueue
 from pagedcache.core.prefix_index cimport PrefixIndex
 from pagedcache.core.vacant_blocks cimport VacantBlocks
 
@@ -10,13 +11,17 @@ cdef class BlockPool(VacantBlocks):
     cdef readonly int32_t peak_used     # most blocks ever held at once
     cdef readonly int64_t evictions     # cached blocks given up for new content
     cdef int32_t *callers               # [num_blocks + 1] references taken through allocate and incref
-    cdef EvictionPolicy policy          # orders the idle cached blocks
+    cdef readonly EvictionPolicy policy  # orders the idle cached blocks
     cdef PrefixIndex index              # None until a SequenceTable brings one
+    cdef FenceQueue fences              # blocks that unfinished work may still read
 
     cdef void c_make_vacant(self, int32_t count) noexcept nogil
     cdef int c_attach(self, PrefixIndex index) except -1
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil
-    cdef void c_let_go(self, int32_t block) noexcept nogil
+    cdef void c_keep(self, int32_t block) noexcept nogil
+    cdef int32_t c_let_go(self, int32_t block) noexcept nogil
+    cdef int32_t c_retire(self, int64_t fence) noexcept nogil
+    cdef int32_t c_forget(self, int32_t block) noexcept nogil
     cdef object c_not_a_callers(self, int32_t block)
     cdef int32_t c_count_down(self, const int32_t *ids, int32_t n, int32_t *idle, int32_t *listed) noexcept nogil
     cdef int c_detach(self) except -1
@@ -40,10 +45,9 @@ cdef class BlockPool(VacantBlocks):
     cdef inline int32_t c_decref(self, int32_t block) noexcept nogil:
         """Drop one reference; 1 if the block became usable, else 0."""
         self.records[block].refcount -= 1
-        if self.records[block].refcount > 0:
+        if self.records[block].refcount > 1 or (self.records[block].refcount == 1 and not self.fences.c_has(block)):
             return 0
-        self.c_let_go(block)
-        return 1
+        return self.c_let_go(block)
 
     @cython.final
     cdef inline void c_note_peak(self) noexcept nogil:

@@ -1,11 +1,14 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pagedcache.core.eviction import EvictionPolicy
+
 class BlockPool:
     num_blocks: int
     peak_used: int
     evictions: int
-    def __init__(self, num_blocks: int | None) -> None: ...
+    policy: EvictionPolicy
+    def __init__(self, num_blocks: int | None, policy: EvictionPolicy | None = None) -> None: ...
     @property
     def num_free(self) -> int: ...
     @property

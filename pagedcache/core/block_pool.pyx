@@ -2,7 +2,7 @@
 
 Every block is in one of three states, told by its record:
 
-    held     refcount > 0                     in block tables, or with a caller
+    held     refcount > 0                     in block tables, pinned, with a caller, or waiting for a fence
     cached   refcount = 0, node >= 0          idle, findable; in the eviction policy's list
     vacant   refcount = 0, node = NO_NODE     on a stack
 
@@ -12,11 +12,12 @@ One lock: the critical section of the pool guards it and everything built on it.
 """
 
 cimport cython
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from pagedcache.core.arguments cimport int32s_of
-from pagedcache.core.eviction cimport LRU
+from pagedcache.core.eviction cimport LRU, EvictionPolicy
+from pagedcache.core.fence_queue cimport FenceQueue
 from pagedcache.core.prefix_index cimport LOOKAHEAD, PrefixIndex, prefetch
 from pagedcache.core.records cimport BlockRecord, GROUP, NO_NODE, ZERO_BLOCK
 from pagedcache.core.vacant_blocks cimport VacantBlocks
@@ -50,6 +51,8 @@ cdef class BlockPool(VacantBlocks):
     ----------
     num_blocks : int
         Usable blocks, 1..2**31 - 2.
+    policy : EvictionPolicy, optional
+        Which idle cached block gives way first, a policy of this pool's own; by default `LRU`.
 
     Examples
     --------
@@ -61,12 +64,17 @@ cdef class BlockPool(VacantBlocks):
     3
     """
 
-    def __cinit__(self, num_blocks):
+    def __cinit__(self, num_blocks, policy=None):
         self.callers = <int32_t *>calloc(<size_t>self.num_blocks + 1, sizeof(int32_t))
         if not self.callers:
             raise MemoryError(f"no memory for {num_blocks} blocks")
-        self.policy = LRU()
-        self.policy.c_bind(self.records)
+        if policy is not None and (not isinstance(policy, EvictionPolicy) or type(policy) is EvictionPolicy):
+            raise TypeError(f"policy must be an LRU, a PriorityTTL or their like, not {type(policy).__name__}")
+        self.policy = LRU() if policy is None else policy
+        self.policy.c_bind(self.records, self.num_blocks)
+        self.fences = FenceQueue()
+        self.fences.records = self.records
+        self.fences.num_blocks = self.num_blocks
 
     def __dealloc__(self):
         free(self.callers)
@@ -86,6 +94,8 @@ cdef class BlockPool(VacantBlocks):
         """
         cdef int32_t victims[LOOKAHEAD]
         cdef int32_t k, n
+        if self.num_vacant < count:
+            self.policy.c_tick()
         while self.num_vacant < count:
             n = min(count - self.num_vacant, <int32_t>LOOKAHEAD)
             for k in range(n):          # some at a time, so that their cache misses overlap
@@ -99,18 +109,54 @@ cdef class BlockPool(VacantBlocks):
                 self.c_put(victims[k])
             self.evictions += n
 
-    cdef void c_let_go(self, int32_t block) noexcept nogil:
-        """The last reference is gone: keep the block as cached where it can be found, else take it back."""
+    cdef int32_t c_let_go(self, int32_t block) noexcept nogil:
+        """The last holder is gone: take the block back, keep it as cached where it can be found; 1 if usable now.
+
+        While submitted work may read it, it waits: the only reference left is the fence queue's.
+        """
+        if self.fences.c_pending():
+            self.records[block].refcount = 1
+            self.fences.c_push(block)
+            return 0
+        self.c_keep(block)
+        return 1
+
+    cdef void c_keep(self, int32_t block) noexcept nogil:
+        """Nobody has the block any more: onto a stack, or into the policy's care."""
         if self.records[block].node == NO_NODE:
             self.c_put(block)
         else:
             self.policy.c_insert(block)
 
+    cdef int32_t c_retire(self, int64_t fence) noexcept nogil:
+        """All work that `fence` covers is done: blocks that waited for no more than that; how many became usable."""
+        cdef int32_t block, usable = 0
+        self.fences.retired = max(self.fences.retired, fence)
+        self.policy.c_tick()
+        block = self.fences.c_pop()
+        while block != ZERO_BLOCK:
+            self.records[block].refcount -= 1
+            if self.records[block].refcount == 0:
+                usable += 1
+                self.c_keep(block)
+            block = self.fences.c_pop()
+        return usable
+
+    cdef int32_t c_forget(self, int32_t block) noexcept nogil:
+        """Take a block, whose node is removed already, out of the prefix cache; 1 if it was idle."""
+        self.records[block].node = NO_NODE
+        if self.records[block].refcount > 0:
+            return 0
+        self.policy.c_remove(block)
+        self.c_put(block)
+        return 1
+
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil:
         """Drop one reference to each of `count` blocks, the last first; how many became usable."""
         cdef int32_t k = count, usable = 0, j
+        self.policy.c_tick()
         while k > 0:
-            if k >= GROUP and self.c_is_lone_group(blocks + k - GROUP):
+            if k >= GROUP and self.c_is_lone_group(blocks + k - GROUP) and not self.fences.c_pending():
                 k -= GROUP
                 usable += GROUP
                 for j in range(GROUP):
@@ -125,12 +171,15 @@ cdef class BlockPool(VacantBlocks):
         if self.index is not None:
             raise ValueError("the pool has a SequenceTable already; give each table a pool of its own")
         self.index = index
+        self.policy.index = index
         return 0
 
     cdef int c_detach(self) except -1:
-        """The table is gone, and its references with it: nothing can be found any more."""
+        """The table is gone, and its references with it: nothing can be found any more, and nobody retires fences."""
+        self.c_retire(self.fences.current)
         self.c_make_vacant(self.c_usable())
         self.index = None
+        self.policy.index = None
         return 0
 
     # -- the Python face --------------------------------------------------------------------------
@@ -151,6 +200,11 @@ cdef class BlockPool(VacantBlocks):
         return self.policy.num_idle
 
     @property
+    def num_waiting(self):
+        """Blocks that count as held until a fence has retired, because unfinished work may read them."""
+        return self.fences.count
+
+    @property
     def num_shared(self):
         """Blocks held more than once. O(num_blocks)."""
         cdef int32_t block, shared = 0
@@ -160,9 +214,9 @@ cdef class BlockPool(VacantBlocks):
 
     @property
     def nbytes(self):
-        """Bytes of bookkeeping held by the pool itself."""
+        """Bytes of bookkeeping held by the pool itself and its policy."""
         return ((self.num_blocks + 1) * (sizeof(BlockRecord) + 2 * sizeof(int32_t) + 1)
-                + (self.num_blocks // GROUP + 1) * (sizeof(int32_t) + 2))
+                + (self.num_blocks // GROUP + 1) * (sizeof(int32_t) + 2) + self.policy.nbytes)
 
     @cython.critical_section
     def allocate(self, count, after=ZERO_BLOCK):
@@ -263,8 +317,7 @@ cdef class BlockPool(VacantBlocks):
                 self.c_put_group(-idle[i])
                 usable += GROUP
             else:
-                self.c_let_go(idle[i])
-                usable += 1
+                usable += self.c_let_go(idle[i])
         free(idle)
         return usable
 
@@ -275,11 +328,13 @@ cdef class BlockPool(VacantBlocks):
         """
         cdef BlockRecord *records = self.records
         cdef int32_t *callers = self.callers
+        cdef bint pending = self.fences.c_pending()
         cdef int32_t i = 0, k
         while i < n:
             if not 1 <= ids[i] <= self.num_blocks or callers[ids[i]] <= 0:
                 return i
-            if ids[i] % GROUP == 0 and i + GROUP <= n and self.c_is_lone_group(ids + i) and all_one(callers + ids[i]):
+            if (not pending and ids[i] % GROUP == 0 and i + GROUP <= n and self.c_is_lone_group(ids + i)
+                    and all_one(callers + ids[i])):
                 for k in range(GROUP):
                     records[ids[i] + k].refcount = 0
                     callers[ids[i] + k] = 0
@@ -318,30 +373,32 @@ cdef class BlockPool(VacantBlocks):
         cdef int32_t block, idle = 0
         self.c_check_stacks()
         for block in range(1, self.num_blocks + 1):
-            require(self.records[block].refcount >= self.callers[block] >= 0, f"block {block} lacks references")
+            require(self.callers[block] >= 0, f"callers hold block {block} {self.callers[block]} times")
+            require(self.records[block].refcount >= self.callers[block] + self.fences.c_has(block),
+                    f"block {block} lacks references")
             if self.records[block].node != NO_NODE:
                 require(self.index is not None and self.index.blocks[self.records[block].node] == block,
                         f"node {self.records[block].node} does not name block {block}")
                 idle += self.records[block].refcount == 0
+        self.fences.c_check()
         require(idle == self.policy.num_idle, f"{idle} cached blocks, {self.policy.num_idle} in the policy")
         if self.index is not None:
             self.index.check()
             self.c_check_order()
 
     cdef int c_check_order(self) except -1:
-        """The LRU ring holds exactly the idle blocks, each after the blocks that continue it."""
+        """The policy orders exactly the idle blocks, each after the blocks that continue it."""
         cdef set seen = set()
-        cdef int32_t block = self.records[ZERO_BLOCK].next, parent
+        cdef int32_t block, parent
         cdef dict waiting = {}
-        while block != ZERO_BLOCK:
-            require(block not in seen and len(seen) < self.policy.num_idle, f"block {block} is in the ring twice")
+        for block in self.policy.c_order():
+            require(block not in seen, f"the policy has block {block} twice")
             seen.add(block)
-            require(self.records[block].refcount == 0, f"held block {block} is in the ring")
+            require(self.records[block].refcount == 0, f"the policy has block {block}, which is held")
             node = self.records[block].node
             require(waiting.get(node, 0) == self.index.nodes[<int32_t>node].children,
                     f"block {block} would be evicted before a block that continues it")
             parent = self.index.nodes[<int32_t>node].parent
             waiting[parent] = waiting.get(parent, 0) + 1
-            block = self.records[block].next
-        require(len(seen) == self.policy.num_idle, f"{len(seen)} blocks in the ring")
+        require(len(seen) == self.policy.num_idle, f"{len(seen)} blocks in the policy's order")
         return 0

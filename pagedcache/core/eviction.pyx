@@ -6,38 +6,73 @@ themselves, so that it never allocates.
 
 A policy must never pop a block before the blocks that continue it. Sequences drop their blocks
 tail first and take whole prefixes, so that plain LRU order has this property by itself.
+
+Policies with priorities hear more: the level of a block that is published (set_level), and the level
+of others that come to use it, while somebody holds it (raise). Those with a clock may read it once
+per verb (tick). In LRU all three do nothing.
 """
 
+cimport cython
+cimport cython
 from libc.stdint cimport int32_t
 
 from pagedcache.core.records cimport BlockRecord, ZERO_BLOCK
 
 
+@cython.no_gc       # the index refers to nothing, so that there can be no cycle
+@cython.no_gc_clear    # a table that is collected gives its blocks back, and the index says which continue which
 cdef class EvictionPolicy:
     """Base of the policies; orders the idle cached blocks of one `BlockPool`."""
 
-    cdef void c_bind(self, BlockRecord *records) noexcept nogil:
+    def __cinit__(self):
+        self.num_levels = 1
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it belongs to one pool")
+
+    cdef int c_bind(self, BlockRecord *records, int32_t num_blocks) except -1:
+        """Serve the pool with these records, for good."""
+        if self.records:
+            raise ValueError("the policy has a pool already; give each pool a policy of its own")
         self.records = records
-        self.num_idle = 0
+        return 0
 
     cdef void c_insert(self, int32_t block) noexcept nogil:
-        pass
+        """Nobody holds the published block any more."""
 
     cdef void c_remove(self, int32_t block) noexcept nogil:
-        pass
+        """An idle block is held again, or no longer published."""
 
     cdef int32_t c_pop(self) noexcept nogil:
+        """Give up an idle block; the caller knows that there is one."""
         return ZERO_BLOCK
+
+    cdef void c_tick(self) noexcept nogil:
+        """Blocks are about to be dropped or wanted."""
+
+    cdef void c_set_level(self, int32_t block, int level) noexcept nogil:
+        """The held block is published, with this priority; what an earlier content had is over."""
+
+    cdef void c_raise(self, int32_t block, int level) noexcept nogil:
+        """The held, published block gets at least this priority."""
+
+    cdef int c_level(self, int32_t block) noexcept nogil:
+        """Priority of a published block."""
+        return 0
+
+    cdef list c_order(self):
+        """The idle blocks as they would be popped now; for audits. May list one too many, never endlessly."""
+        return []
 
 
 cdef class LRU(EvictionPolicy):
     """Least recently used first: a doubly linked ring through the records, headed by record 0."""
 
-    cdef void c_bind(self, BlockRecord *records) noexcept nogil:
-        self.records = records
-        self.num_idle = 0
+    cdef int c_bind(self, BlockRecord *records, int32_t num_blocks) except -1:
+        EvictionPolicy.c_bind(self, records, num_blocks)
         records[ZERO_BLOCK].prev = ZERO_BLOCK
         records[ZERO_BLOCK].next = ZERO_BLOCK
+        return 0
 
     cdef void c_insert(self, int32_t block) noexcept nogil:
         cdef BlockRecord *records = self.records
@@ -60,3 +95,11 @@ cdef class LRU(EvictionPolicy):
         cdef int32_t oldest = self.records[ZERO_BLOCK].next
         self.c_remove(oldest)
         return oldest
+
+    cdef list c_order(self):
+        cdef list order = []
+        cdef int32_t block = self.records[ZERO_BLOCK].next
+        while block != ZERO_BLOCK and len(order) <= self.num_idle:
+            order.append(block)
+            block = self.records[block].next
+        return order

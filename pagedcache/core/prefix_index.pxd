@@ -1,5 +1,8 @@
 from libc.stdint cimport int32_t, uint64_t
 
+from pagedcache.core.event_log cimport EventLog
+from pagedcache.core.key_table cimport KeyTable, RowKeys
+
 
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
@@ -29,6 +32,9 @@ cdef class PrefixIndex:
     cdef int32_t vacant                 # head of the list of vacant nodes
     cdef Node *nodes                    # [capacity]
     cdef int32_t *blocks                # [capacity] physical block of each node (of layer group 0)
+    cdef int32_t *node_keys             # [capacity] number of what begins in the node's block; NULL: nowhere anything
+    cdef KeyTable keys                  # those numbers
+    cdef EventLog log                   # what is told of inserts and removals, or None
     cdef int32_t *tokens                # [num_blocks + 1, block_size] token ids by physical block
     cdef uint64_t *slots                # [num_slots] upper half: upper half of the tag; lower half: node
     cdef uint64_t num_slots
@@ -38,10 +44,14 @@ cdef class PrefixIndex:
     cdef uint64_t c_home(self, uint64_t upper) noexcept nogil
     cdef bint c_same_tokens(self, int32_t block, const int32_t *tokens) noexcept nogil
     cdef uint64_t c_tag(self, int32_t parent) noexcept nogil
-    cdef uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens) noexcept nogil
+    cdef uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens, int32_t key) noexcept nogil
     cdef void c_prefetch_slot(self, int32_t node) noexcept nogil
-    cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens) noexcept nogil
-    cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block) noexcept nogil
+    cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens, int32_t key) noexcept nogil
+    cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block, int32_t key) noexcept nogil
     cdef void c_remove(self, int32_t node) noexcept nogil
-    cdef int32_t c_match(self, const int32_t *tokens, int32_t max_blocks, int32_t *blocks, int32_t *last) noexcept nogil
+    cdef int32_t c_match(
+        self, const int32_t *tokens, int32_t max_blocks, const RowKeys *keys, int32_t *blocks, int32_t *last
+    ) noexcept nogil
+    cdef int c_allow_keys(self) except -1
+    cdef int32_t c_key(self, int32_t node) noexcept nogil
     cpdef check(self)

@@ -1,8 +1,9 @@
 """Finds published blocks by content: an exact trie of blocks in one open-addressing hash table.
 
-A node stands for one full block of tokens after a given parent node: identity is (parent, tokens),
-not a hash. The tag, a keyed hash chained from the first token, only says where to look; a find then
-compares tag, parent and the stored tokens. The parent was found in the same way, so that a match of
+A node stands for one full block of tokens after a given parent node: identity is (parent, tokens, key),
+not a hash; the key is the number of what begins in the block besides its tokens (see key_table). The tag,
+a keyed hash chained from the first token, only says where to look; a find then compares tag, parent, key
+and the stored tokens. The parent was found in the same way, so that a match of
 any length is exact by induction and no collision can serve another prompt's K/V.
 
     slots   [ tag's upper half | node ]   linear probing, backward-shift delete, at most 2/3 full
@@ -15,10 +16,12 @@ while a child names it. Probing stops after PROBE_LIMIT slots: what finds no slo
 
 import os
 
+cimport cython
 from libc.stdint cimport int32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memset
 
+from pagedcache.core.key_table cimport key_at
 from pagedcache.core.records cimport NO_NODE
 
 from pagedcache.core._checks import require
@@ -30,6 +33,7 @@ cdef uint64_t EMPTY = <uint64_t>-1
 cdef uint64_t LOWER = 0xFFFFFFFF
 
 
+@cython.no_gc_clear    # a table that is collected still uses it
 cdef class PrefixIndex:
     """Index of the published blocks of one pool.
 
@@ -39,13 +43,16 @@ cdef class PrefixIndex:
         Usable blocks of the pool.
     block_size : int
         Tokens per block.
+    keys : KeyTable
+        What blocks depend on besides tokens.
     tag_bits : int, optional
         Bits of the hash that count, 0..64. Less than 64 forces collisions: for tests only.
     """
 
-    def __cinit__(self, int32_t num_blocks, int32_t block_size, *, int tag_bits=64):
+    def __cinit__(self, int32_t num_blocks, int32_t block_size, KeyTable keys not None, *, int tag_bits=64):
         cdef int32_t node
         cdef bytes key = os.urandom(16)
+        self.keys = keys
         self.block_size = block_size
         self.capacity = num_blocks
         self.num_slots = <uint64_t>num_blocks + num_blocks // 2 + 2
@@ -66,6 +73,7 @@ cdef class PrefixIndex:
     def __dealloc__(self):
         free(self.nodes)
         free(self.blocks)
+        free(self.node_keys)
         free(self.tokens)
         free(self.slots)
 
@@ -75,7 +83,19 @@ cdef class PrefixIndex:
     @property
     def nbytes(self):
         """Bytes held, without the stored token ids (those are 4 bytes per token of the pool)."""
-        return self.capacity * (sizeof(Node) + sizeof(int32_t)) + self.num_slots * sizeof(uint64_t)
+        per_node = sizeof(Node) + sizeof(int32_t) * (1 if self.node_keys == NULL else 2)
+        return self.capacity * per_node + self.num_slots * sizeof(uint64_t)
+
+    cdef int c_allow_keys(self) except -1:
+        """Make room for the nodes' keys; as long as none exists there is none."""
+        if self.node_keys == NULL:
+            self.node_keys = <int32_t *>calloc(self.capacity, sizeof(int32_t))
+            if not self.node_keys:
+                raise MemoryError(f"no memory for the keys of {self.capacity} blocks")
+        return 0
+
+    cdef inline int32_t c_key(self, int32_t node) noexcept nogil:
+        return 0 if self.node_keys == NULL else self.node_keys[node]
 
     cdef inline uint64_t c_home(self, uint64_t upper) noexcept nogil:
         # Multiplying spreads the 32-bit value over any number of slots without a division.
@@ -85,20 +105,23 @@ cdef class PrefixIndex:
         """Tag of a node; 0 before the first block."""
         return 0 if parent == NO_NODE else self.nodes[parent].tag
 
-    cdef uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens) noexcept nogil:
+    cdef uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens, int32_t key) noexcept nogil:
         """Tag of the block of `tokens` after the block with tag `before`; fetches where it would stand.
 
         It does not depend on what is found, so that tags can run some blocks ahead of the finds.
         """
-        cdef uint64_t tag = pc_block_tag(self.secret, before, tokens, self.block_size) & self.tag_mask
+        cdef uint64_t tag
+        if key != 0:
+            before = pc_block_tag(self.secret, before, &key, 1)
+        tag = pc_block_tag(self.secret, before, tokens, self.block_size) & self.tag_mask
         prefetch(&self.slots[self.c_home(tag >> 32)])
         return tag
 
     cdef void c_prefetch_slot(self, int32_t node) noexcept nogil:
         prefetch(&self.slots[self.c_home(self.nodes[node].tag >> 32)])
 
-    cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens) noexcept nogil:
-        """The node of these tokens after `parent`, or NO_NODE."""
+    cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens, int32_t key) noexcept nogil:
+        """The node of these tokens and this key after `parent`, or NO_NODE."""
         cdef uint64_t upper = tag >> 32
         cdef uint64_t i = self.c_home(upper)
         cdef uint64_t slot
@@ -109,7 +132,7 @@ cdef class PrefixIndex:
                 return NO_NODE
             if slot >> 32 == upper:
                 node = <int32_t>(slot & LOWER)
-                if (self.nodes[node].tag == tag and self.nodes[node].parent == parent
+                if (self.nodes[node].tag == tag and self.nodes[node].parent == parent and self.c_key(node) == key
                         and self.c_same_tokens(self.blocks[node], tokens)):
                     return node
             i = i + 1 if i + 1 < self.num_slots else 0
@@ -119,7 +142,7 @@ cdef class PrefixIndex:
         cdef size_t start = <size_t>block * self.block_size
         return memcmp(self.tokens + start, tokens, self.block_size * sizeof(int32_t)) == 0
 
-    cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block) noexcept nogil:
+    cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block, int32_t key) noexcept nogil:
         """Publish `block`, which holds its tokens already; NO_NODE where every probed slot is taken.
 
         The caller has looked: c_find said NO_NODE.
@@ -142,7 +165,12 @@ cdef class PrefixIndex:
         self.slots[i] = upper << 32 | <uint64_t>node
         if parent != NO_NODE:
             self.nodes[parent].children += 1
+        if self.node_keys != NULL:
+            self.node_keys[node] = key
+            self.keys.c_hold(key)
         self.num_nodes += 1
+        if self.log is not None:
+            self.log.c_stored(node, parent, block, key, self.tokens + <size_t>block * self.block_size)
         return node
 
     cdef void c_remove(self, int32_t node) noexcept nogil:
@@ -167,23 +195,30 @@ cdef class PrefixIndex:
         self.slots[gap] = EMPTY
         if self.nodes[node].parent != NO_NODE:
             self.nodes[self.nodes[node].parent].children -= 1
+        if self.node_keys != NULL:
+            self.keys.c_drop(self.node_keys[node])
+        if self.log is not None:
+            self.log.c_removed(node, self.blocks[node])
         self.nodes[node].parent = self.vacant
         self.vacant = node
         self.num_nodes -= 1
 
     cdef int32_t c_match(
-        self, const int32_t *tokens, int32_t max_blocks, int32_t *blocks, int32_t *last
+        self, const int32_t *tokens, int32_t max_blocks, const RowKeys *keys, int32_t *blocks, int32_t *last
     ) noexcept nogil:
         """Longest published prefix: its number of blocks, their ids, and its last node."""
         cdef uint64_t tags[LOOKAHEAD]
         cdef uint64_t tag = 0
-        cdef int32_t matched = 0, ahead = 0, node = NO_NODE, found
+        cdef int32_t matched = 0, ahead = 0, node = NO_NODE, found, tagged = 0, sought = 0
         while matched < max_blocks:
             while ahead < max_blocks and ahead < matched + LOOKAHEAD:
-                tag = self.c_next_tag(tag, tokens + <size_t>ahead * self.block_size)
+                tag = self.c_next_tag(tag, tokens + <size_t>ahead * self.block_size, key_at(keys, &tagged, ahead))
                 tags[ahead % LOOKAHEAD] = tag
                 ahead += 1
-            found = self.c_find(node, tags[matched % LOOKAHEAD], tokens + <size_t>matched * self.block_size)
+            found = self.c_find(
+                node, tags[matched % LOOKAHEAD], tokens + <size_t>matched * self.block_size,
+                key_at(keys, &sought, matched)
+            )
             if found == NO_NODE:
                 break
             node = found
@@ -214,9 +249,9 @@ cdef class PrefixIndex:
             require(parent == NO_NODE or parent in live, f"parent {parent} of node {node} is gone")
             require(self.nodes[node].children == children.get(node, 0), f"children of node {node} miscounted")
             tokens = self.tokens + <size_t>self.blocks[node] * self.block_size
-            tag = self.c_next_tag(self.c_tag(parent), tokens)
+            tag = self.c_next_tag(self.c_tag(parent), tokens, self.c_key(node))
             require(tag == self.nodes[node].tag, f"tokens of published block {self.blocks[node]} have changed")
-            require(self.c_find(parent, tag, tokens) == node, f"node {node} is not found")
+            require(self.c_find(parent, tag, tokens, self.c_key(node)) == node, f"node {node} is not found")
         node = self.vacant
         while node != NO_NODE:
             require(node not in live and vacant < self.capacity, f"node {node} is both live and vacant")

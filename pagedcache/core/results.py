@@ -41,7 +41,9 @@ class CacheStats:
     num_blocks: int  #: usable blocks of the pool
     free: int  #: blocks usable now, idle cached ones included
     cached: int  #: idle blocks that a prefix match can find
-    used: int  #: blocks held by sequences; a shared block counts once
+    used: int  #: blocks held by sequences, pins or unfinished work; a shared block counts once
+    waiting: int  #: of these, blocks that only unfinished work holds, until its fence retires
+    pinned: int  #: blocks held by pins; a block counts once for each
     shared: int  #: blocks held more than once; an open step's hold on the source of a copy counts
     peak_used: int  #: most blocks ever held at once
     published: int  #: blocks that a prefix match can find, held or idle
@@ -51,5 +53,6 @@ class CacheStats:
     hit_tokens: int  #: of these, tokens found in the prefix cache
     copies: int  #: blocks copied because a shared or published block was to be written
     adopted: int  #: blocks given up at commit for an equal published one
+    swapped: int  #: blocks of live sequences that are in another tier
     evictions: int  #: cached blocks given up for new content
     bookkeeping_bytes: int  #: bytes of tables, records and index, without stored token ids

@@ -1,44 +1,60 @@
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pagedcache.core.block_pool cimport BlockPool
+from pagedcache.core.key_table cimport KeyTable, RowKeys
 from pagedcache.core.prefix_index cimport PrefixIndex
 from pagedcache.core.records cimport NO_NODE
 
 
-cdef enum RowState:
-    VACANT      # no sequence
-    LIVE        # a sequence that its handle names
-    DOOMED      # released while a step names it; vacant once that step closes
+cdef enum:          # states of a row
+    VACANT          # no sequence
+    LIVE            # a sequence that its handle names
+    SWAPPED         # as LIVE, but blocks of it are elsewhere: only swap_in and release may name it
+    DOOMED          # released while a step names it; vacant once the last such step closes
+
+cdef enum Naming:   # which rows a verb may name
+    OPEN_OR_CLOSED  # live ones
+    CLOSED          # live ones that no open step names
+    AWAY            # swapped ones
+    ANY             # live or swapped ones
 
 
-cdef struct Row:
+cdef struct SwappedBlocks:
+    int32_t count           # blocks that are elsewhere
+    int32_t *logical        # [count] their entries of the table row, which hold ZERO_BLOCK meanwhile
+    int32_t *tokens         # [count, block_size] their token ids
+
+
+cdef struct Row:            # 64 bytes: a cache line
     int32_t generation      # upper half of the handle; counts the sequences that stood here
-    RowState state
-    int32_t pad             # leading positions that are never visible
+    int32_t mark            # the last call that named the row: finds repeats
     int32_t position        # next row coordinate, committed
+    int32_t end             # the same once every open step is committed
     int32_t num_blocks      # entries of the table row that hold a block, allotted ones included
+    int32_t clean           # leading entries of the table row that some step's diff has told
     int32_t node            # index node of the last published block, or NO_NODE
     int32_t num_published   # leading blocks that are index nodes
-    int32_t clean           # leading entries of the table row that the row's last step has shown
-    int32_t place           # where the row's table stands in the step's block_tables, or -1
-    int32_t num_new         # blocks that the open step has appended
-    int32_t mark            # the last call that named the row: finds repeats
-    bint in_step            # an open step names the row
-    bint publishes          # full blocks go to the index: no pads, all tokens known
+    int32_t pad             # leading positions that are never visible
+    int32_t holds           # open steps that name the row
+    uint8_t state
+    uint8_t publishes       # full blocks go to the index: no pads, all tokens known
+    uint8_t level           # priority of its published blocks, for the eviction policy
+    RowKeys *keys           # what its content depends on besides tokens; NULL: nothing
+    SwappedBlocks *swapped  # of a SWAPPED row
 
 
-cdef inline int32_t named_row(Row *rows, int32_t num_rows, int32_t call, int64_t handle, bint closed) noexcept nogil:
+cdef inline int32_t named_row(Row *rows, int32_t num_rows, int32_t call, int64_t handle, Naming naming) noexcept nogil:
     """The row of a handle, marked as named by this call; -1 where it may not be named.
 
     Everything comes in as an argument, so that it stays in registers over a loop of stores.
     """
     cdef uint32_t row = <uint32_t>handle
-    if row >= <uint32_t>num_rows:
+    if row >= <uint32_t>num_rows or rows[row].generation != handle >> 32 or rows[row].mark == call:
         return -1
-    if rows[row].generation != handle >> 32 or rows[row].state != LIVE or rows[row].mark == call:
+    if rows[row].state != (SWAPPED if naming == AWAY else LIVE) and (naming != ANY or rows[row].state != SWAPPED):
         return -1
-    if closed and rows[row].in_step:
+    if naming == CLOSED and rows[row].holds > 0:
         return -1
     rows[row].mark = call
     return <int32_t>row
@@ -51,26 +67,30 @@ cdef class RowTable:
     cdef readonly int32_t max_sequences   # rows
     cdef readonly int32_t max_length      # most positions of one sequence
     cdef readonly int32_t num_sequences   # live rows
+    cdef int32_t num_swapped              # blocks of live rows that are in another tier
     cdef PrefixIndex index
-    cdef Row *rows                        # [max_sequences]
+    cdef KeyTable keys                    # what content may depend on besides tokens, by number
+    cdef Row *rows                        # [max_sequences], within row_memory
+    cdef void *row_memory
     cdef int32_t *tables                  # [max_sequences, pitch] physical block of each logical block
     cdef int32_t pitch
+    cdef int32_t *shown                   # [num_buffers, max_sequences] see c_shown
+    cdef int32_t num_buffers              # sets of step buffers: most steps that can be open at a time
     cdef int32_t *vacant                  # stack of vacant rows
     cdef int32_t num_vacant
     cdef int32_t *named                   # [max_sequences + 1] rows that the running call names, and one id too many
-    cdef int64_t num_adopted              # blocks given up at commit for an equal published one
     cdef int32_t call                     # number of the running call, for Row.mark
 
     cdef int c_widen(self, int32_t blocks) except -1
     cdef int32_t c_new_call(self, Py_ssize_t n) noexcept nogil
     cdef int c_refuse(self, int64_t handle, int32_t i) except -1
-    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, bint closed) except -1
+    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, Naming naming) except -1
+    cdef object c_out_of_blocks(self, str verb, int64_t wanted, str remedy)
     cdef int32_t c_open_row(self) noexcept nogil
     cdef void c_close_row(self, int32_t row) noexcept nogil
     cdef void c_append_blocks(self, int32_t row, int32_t num_blocks) noexcept nogil
     cdef int32_t c_drop_blocks(self, int32_t row, int32_t keep) noexcept nogil
-    cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil
-    cdef int32_t c_publish(self, int32_t row) noexcept nogil
+    cdef void c_close_gaps(self, int32_t row) noexcept nogil
     cdef void c_unpublish_row(self, int32_t row, int32_t keep) noexcept nogil
     cdef dict c_references(self)
     cdef int c_check(self) except -1
@@ -95,10 +115,24 @@ cdef class RowTable:
         return self.c_block_of(positions + self.block_size - 1)
 
     @cython.final
+    cdef inline int32_t *c_shown(self, int32_t buffers) noexcept nogil:
+        """By row: leading entries that stand in the block_tables of these step buffers; -1: not to be relied on."""
+        return self.shown + <size_t>buffers * self.max_sequences
+
+    @cython.final
     cdef inline void c_spoil(self, int32_t row, int32_t entry) noexcept nogil:
-        """From `entry` on, the table row differs from what its last step has shown."""
-        if self.rows[row].clean > entry:
-            self.rows[row].clean = entry
+        """From `entry` on, the table row differs from what steps have shown."""
+        cdef int32_t k
+        self.rows[row].clean = min(self.rows[row].clean, entry)
+        for k in range(self.num_buffers):
+            self.c_shown(k)[row] = min(self.c_shown(k)[row], entry)
+
+    @cython.final
+    cdef inline void c_hide(self, int32_t row) noexcept nogil:
+        """What step buffers show of the row is void: the next step that names it shows it anew."""
+        cdef int32_t k
+        for k in range(self.num_buffers):
+            self.c_shown(k)[row] = -1
 
     @cython.final
     cdef inline bint c_is_writable(self, int32_t block) noexcept nogil:

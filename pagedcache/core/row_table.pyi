@@ -13,7 +13,10 @@ class RowTable:
         *,
         max_sequences: int = 256,
         max_length: int | None = None,
+        steps_in_flight: int = 1,
         tag_bits: int = 64,
+        events: str | None = None,
+        fingerprint: bytes = b"",
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...

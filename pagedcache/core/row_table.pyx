@@ -13,47 +13,57 @@ behind one that continues it. Entries beyond num_blocks are not read.
 import os
 
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from pagedcache.core.prefix_index cimport LOOKAHEAD
+from pagedcache.core.key_table cimport KeyTable
+from pagedcache.core.prefix_index cimport PrefixIndex
 from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
 
 from pagedcache.core._checks import require
 from pagedcache.core.arguments import bounded_int
-from pagedcache.errors import InvalidSequence, StepOpen
+from pagedcache.errors import InvalidSequence, OutOfBlocks, StepOpen, SwappedOut
 
 cdef enum:
     FIRST_PITCH = 64            # entries of a table row to begin with; doubled on demand
     MAX_LENGTH = 0x7FFFF800     # positions, and their round-up to whole blocks, must fit int32
     MAX_ROWS = 1 << 24
+    MAX_STEPS = 8               # a deeper pipeline only holds memory longer
 
 
 @cython.no_gc_clear    # __dealloc__ needs the pool
 cdef class RowTable:
     """Handles, rows and block tables of up to `max_sequences` sequences; see SequenceTable."""
 
-    def __cinit__(self, BlockPool pool not None, block_size, *, max_sequences=256, max_length=None, int tag_bits=64):
+    def __cinit__(
+        self, BlockPool pool not None, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1,
+        int tag_bits=64, events=None, fingerprint=b""       # the last two are CacheTable's
+    ):
         cdef int32_t row, first_generation
         self.block_size = bounded_int(block_size, "block_size", 1, 1024)
         self.shift = int(self.block_size).bit_length() - 1 if self.block_size & (self.block_size - 1) == 0 else -1
         self.max_sequences = bounded_int(max_sequences, "max_sequences", 1, MAX_ROWS)
         holds = min(pool.num_blocks * <int64_t>self.block_size, <int64_t>MAX_LENGTH)
         self.max_length = holds if max_length is None else bounded_int(max_length, "max_length", 1, MAX_LENGTH)
-        self.index = PrefixIndex(pool.num_blocks, self.block_size, tag_bits=tag_bits)
+        self.num_buffers = bounded_int(steps_in_flight, "steps_in_flight", 1, MAX_STEPS)
+        self.keys = KeyTable()
+        self.index = PrefixIndex(pool.num_blocks, self.block_size, self.keys, tag_bits=tag_bits)
         self.pitch = min(FIRST_PITCH, self.c_blocks_for(self.max_length))
-        self.rows = <Row *>calloc(self.max_sequences, sizeof(Row))
+        self.row_memory = calloc(self.max_sequences + <size_t>1, sizeof(Row))
+        # Aligned so that a row is one cache line.
+        self.rows = <Row *>((<size_t>self.row_memory + sizeof(Row) - 1) // sizeof(Row) * sizeof(Row))
+        self.shown = <int32_t *>malloc(<size_t>self.num_buffers * self.max_sequences * sizeof(int32_t))
         self.vacant = <int32_t *>malloc(self.max_sequences * sizeof(int32_t))
         self.named = <int32_t *>malloc((self.max_sequences + 1) * sizeof(int32_t))
         self.tables = <int32_t *>calloc(<size_t>self.max_sequences * self.pitch, sizeof(int32_t))
-        if not self.rows or not self.vacant or not self.named or not self.tables:
+        if not (self.row_memory and self.shown and self.vacant and self.named and self.tables):
             raise MemoryError(f"no memory for the tables of {max_sequences} sequences")
         # A random start keeps handles of one table from naming sequences of another.
         first_generation = int.from_bytes(os.urandom(4), "little") % INT32_MAX + 1
         for row in range(self.max_sequences):
             self.rows[row].generation = first_generation
-            self.rows[row].place = -1
+            self.c_hide(row)
             self.vacant[row] = self.max_sequences - 1 - row
         self.num_vacant = self.max_sequences
         pool.c_attach(self.index)
@@ -65,8 +75,10 @@ cdef class RowTable:
             for row in range(self.max_sequences):
                 if self.rows[row].state != VACANT:
                     self.c_drop_blocks(row, 0)
+                    self.c_close_row(row)
             self.pool.c_detach()
-        free(self.rows)
+        free(self.row_memory)
+        free(self.shown)
         free(self.vacant)
         free(self.named)
         free(self.tables)
@@ -78,7 +90,7 @@ cdef class RowTable:
     def nbytes(self):
         """Bytes of bookkeeping, pool and index included, without token ids (4 bytes per pool token)."""
         return (self.pool.nbytes + self.index.nbytes
-                + self.max_sequences * (sizeof(Row) + (2 + <size_t>self.pitch) * sizeof(int32_t)))
+                + self.max_sequences * (sizeof(Row) + (2 + self.num_buffers + <size_t>self.pitch) * sizeof(int32_t)))
 
     cdef int c_widen(self, int32_t blocks) except -1:
         """Make every table row hold at least `blocks` entries; may raise MemoryError, changing nothing."""
@@ -107,11 +119,11 @@ cdef class RowTable:
         self.call += 1
         return <int32_t>min(n, self.max_sequences + <Py_ssize_t>1)
 
-    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, bint closed) except -1:
-        """Put the rows of `ids` into self.named; with `closed`, none may be in an open step."""
+    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, Naming naming) except -1:
+        """Put the rows of `ids` into self.named, or raise for the first that may not be named."""
         cdef int32_t i
         for i in range(self.c_new_call(ids.shape[0])):
-            self.named[i] = named_row(self.rows, self.max_sequences, self.call, ids[i], closed)
+            self.named[i] = named_row(self.rows, self.max_sequences, self.call, ids[i], naming)
             if self.named[i] < 0:
                 self.c_refuse(ids[i], i)
         return ids.shape[0]
@@ -119,12 +131,25 @@ cdef class RowTable:
     cdef int c_refuse(self, int64_t handle, int32_t i) except -1:
         """Raise what is wrong with entry i, which could not be named."""
         cdef int32_t row = <int32_t>(<uint32_t>handle)
-        if 0 <= row < self.max_sequences and self.c_handle(row) == handle and self.rows[row].state == LIVE:
-            if self.rows[row].mark == self.call:
-                raise ValueError(f"handle {handle} is named twice in one call (entry {i})")
+        if (not 0 <= row < self.max_sequences or self.c_handle(row) != handle
+                or self.rows[row].state not in (LIVE, SWAPPED)):
+            raise InvalidSequence(
+                f"handle {handle} (entry {i}) names no live sequence: it was released, or is another cache's"
+            )
+        if self.rows[row].mark == self.call:
+            raise ValueError(f"handle {handle} is named twice in one call (entry {i})")
+        if self.rows[row].state == SWAPPED:
+            raise SwappedOut(f"handle {handle} (entry {i}) is swapped out: swap_in first")
+        if self.rows[row].holds > 0:
             raise StepOpen(f"handle {handle} (entry {i}) is in an open step: commit or abandon it first")
-        raise InvalidSequence(
-            f"handle {handle} (entry {i}) names no live sequence: it was released, or is another cache's"
+        raise ValueError(f"handle {handle} (entry {i}) is not swapped out")
+
+    cdef object c_out_of_blocks(self, str verb, int64_t wanted, str remedy):
+        """The error for a verb that finds too few usable blocks."""
+        waiting = f", {self.pool.num_waiting} wait for a fence to retire" if self.pool.num_waiting else ""
+        return OutOfBlocks(
+            f"{verb} needs {wanted} blocks, {self.pool.c_usable()} of {self.pool.num_blocks} are usable{waiting}; "
+            f"{remedy}, or make the pool larger"
         )
 
     cdef int32_t c_open_row(self) noexcept nogil:
@@ -135,21 +160,28 @@ cdef class RowTable:
         self.rows[row].state = LIVE
         self.rows[row].pad = 0
         self.rows[row].position = 0
+        self.rows[row].end = 0
         self.rows[row].num_blocks = 0
         self.rows[row].node = NO_NODE
         self.rows[row].num_published = 0
         self.rows[row].clean = 0
-        self.rows[row].place = -1
-        self.rows[row].num_new = 0
-        self.rows[row].in_step = False
+        self.rows[row].holds = 0
         self.rows[row].publishes = True
+        self.rows[row].level = 0
+        self.rows[row].keys = NULL
+        self.c_hide(row)
         self.num_sequences += 1
         return row
 
     cdef void c_close_row(self, int32_t row) noexcept nogil:
         """Make the row vacant; its blocks were dropped before."""
+        self.keys.c_leave(self.rows[row].keys)
+        if self.rows[row].swapped != NULL:
+            self.num_swapped -= self.rows[row].swapped.count
+        free(self.rows[row].swapped)
+        self.rows[row].keys = NULL
+        self.rows[row].swapped = NULL
         self.rows[row].state = VACANT
-        self.rows[row].place = -1
         self.vacant[self.num_vacant] = row
         self.num_vacant += 1
 
@@ -162,69 +194,32 @@ cdef class RowTable:
 
     cdef int32_t c_drop_blocks(self, int32_t row, int32_t keep) noexcept nogil:
         """Drop the row's blocks beyond the first `keep`, tail first; how many became usable."""
-        cdef int32_t extra = self.rows[row].num_blocks - keep
+        cdef int32_t extra
+        if self.rows[row].swapped != NULL:
+            self.c_close_gaps(row)
+        extra = self.rows[row].num_blocks - keep
         if extra <= 0:
             return 0
         self.rows[row].num_blocks = keep
         self.rows[row].clean = min(self.rows[row].clean, keep)
-        self.rows[row].place = -1       # written anew next time, the entries beyond included
+        self.c_hide(row)                # written anew next time, the entries beyond included
         return self.pool.c_drop(self.c_table(row) + keep, extra)
+
+    cdef void c_close_gaps(self, int32_t row) noexcept nogil:
+        """Leave only the blocks that a swapped row still holds, for a row that is about to go."""
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t j, kept = 0
+        for j in range(self.rows[row].num_blocks):
+            if table[j] != ZERO_BLOCK:
+                table[kept] = table[j]
+                kept += 1
+        self.rows[row].num_blocks = kept
 
     cdef void c_unpublish_row(self, int32_t row, int32_t keep) noexcept nogil:
         """Walk the row's place in the index back to its first `keep` blocks; the index stays as it is."""
         while self.rows[row].num_published > keep:
             self.rows[row].node = self.index.nodes[self.rows[row].node].parent
             self.rows[row].num_published -= 1
-
-    cdef void c_store_tokens(self, int32_t row, const int32_t *tokens, int32_t count) noexcept nogil:
-        cdef int32_t *table = self.c_table(row)
-        cdef int32_t size = self.block_size
-        cdef int32_t position = self.rows[row].position
-        cdef int32_t logical = self.c_block_of(position)
-        cdef int32_t offset = position - logical * size, run
-        while count > 0:
-            run = min(count, size - offset)
-            memcpy(self.index.tokens + <size_t>table[logical] * size + offset, tokens, run * sizeof(int32_t))
-            tokens += run
-            count -= run
-            logical += 1
-            offset = 0
-
-    cdef int32_t c_publish(self, int32_t row) noexcept nogil:
-        """Publish the row's full blocks; equal content that is published already takes their place."""
-        cdef Row *entry = &self.rows[row]
-        cdef int32_t *table = self.c_table(row)
-        cdef int32_t full = self.c_block_of(entry.position)
-        cdef int32_t j, ahead = entry.num_published, block, node, published = 0
-        cdef uint64_t tags[LOOKAHEAD]
-        cdef uint64_t tag
-        cdef size_t size = self.block_size
-        if not entry.publishes or ahead >= full:
-            return 0
-        tag = self.index.c_tag(entry.node)
-        for j in range(entry.num_published, full):
-            while ahead < full and ahead < j + LOOKAHEAD:
-                tag = self.index.c_next_tag(tag, self.index.tokens + table[ahead] * size)
-                tags[ahead % LOOKAHEAD] = tag
-                ahead += 1
-            block = table[j]
-            node = self.index.c_find(entry.node, tags[j % LOOKAHEAD], self.index.tokens + block * size)
-            if node == NO_NODE:
-                node = self.index.c_insert(entry.node, tags[j % LOOKAHEAD], block)
-                if node == NO_NODE:         # no slot within the probe limit: later blocks would dangle
-                    entry.publishes = False
-                    break
-                self.pool.records[block].node = node
-                published += 1
-            else:
-                table[j] = self.index.blocks[node]
-                self.pool.c_incref(table[j])
-                self.pool.c_decref(block)
-                self.c_spoil(row, j)
-                self.num_adopted += 1
-            entry.node = node
-            entry.num_published += 1
-        return published
 
     cdef dict c_references(self):
         """Block -> how many table entries name it."""
@@ -235,7 +230,8 @@ cdef class RowTable:
                 continue
             for j in range(self.rows[row].num_blocks):
                 block = self.c_table(row)[j]
-                references[block] = references.get(block, 0) + 1
+                if block != ZERO_BLOCK:
+                    references[block] = references.get(block, 0) + 1
         return references
 
     def check(self):
@@ -255,8 +251,10 @@ cdef class RowTable:
             if self.rows[row].state == VACANT:
                 continue
             entry = self.rows[row]
-            live += entry.state == LIVE
-            require(0 <= entry.pad <= entry.position <= self.max_length, f"row {row} is at {entry.position}")
+            live += entry.state != DOOMED
+            require((entry.state == SWAPPED) == (entry.swapped != NULL), f"row {row} is swapped out, or is not")
+            require(0 <= entry.pad <= entry.position <= entry.end <= self.max_length,
+                    f"row {row} is at {entry.position}, its end at {entry.end}")
             require(entry.num_blocks <= self.pitch and self.c_blocks_for(entry.position) <= entry.num_blocks,
                     f"row {row} has {entry.num_blocks} blocks for {entry.position} positions")
             require(entry.num_published * self.block_size <= entry.position, f"row {row} publishes an open block")
@@ -266,7 +264,7 @@ cdef class RowTable:
                         f"entry {j} of row {row} is not the published block of its prefix")
                 node = self.index.nodes[node].parent
             require(node == NO_NODE, f"row {row} has published {entry.num_published} blocks, its prefix is longer")
-            for j in range(self.c_blocks_for(self.rows[row].position), self.rows[row].num_blocks):
+            for j in range(self.c_blocks_for(entry.end), entry.num_blocks if entry.state != SWAPPED else 0):
                 require(self.c_is_writable(self.c_table(row)[j]), f"allotted block {self.c_table(row)[j]} is shared")
         require(live == self.num_sequences, f"{live} live rows, {self.num_sequences} counted")
         references = self.c_references()

@@ -1,25 +1,21 @@
-"""The verbs over whole sequences: admit, match, fork, truncate, release; see step_table for a step's."""
+"""The verbs over whole sequences: fork, reorder, truncate, release; and looking."""
 
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pagedcache.core.arguments cimport counts_of, handles_of, refuse_negative
-from pagedcache.core.records cimport NO_NODE
-from pagedcache.core.row_table cimport DOOMED, LIVE, Row
-from pagedcache.core.step_table cimport StepTable
+from pagedcache.core.arguments cimport counts_of, handles_of, int32s_of
+from pagedcache.core.key_table cimport RowKeys
+from pagedcache.core.residency_table cimport ResidencyTable
+from pagedcache.core.row_table cimport ANY, CLOSED, DOOMED, LIVE, OPEN_OR_CLOSED, SWAPPED, Row
 
 import numpy as np
 
-from pagedcache.core._convert import int64_array, ragged_tokens
-from pagedcache.core.results import Admission, CacheStats
-from pagedcache.core.arguments import bounded_int, later
+from pagedcache.core._convert import int64_array
+from pagedcache.core.arguments import bounded_int
+from pagedcache.core.results import CacheStats
 from pagedcache.errors import OutOfSequences
-
-cdef enum:
-    ADMITTED = 0    # as in AdmitStatus
-    NOT_NOW = 1
-    NEVER_FITS = 2
 
 
 cdef const int32_t[::1] own(object values, Py_ssize_t n, str name):
@@ -27,15 +23,8 @@ cdef const int32_t[::1] own(object values, Py_ssize_t n, str name):
     return np.array(counts_of(values, n, name))
 
 
-cdef inline int32_t entry_of(const int32_t[::1] values, Py_ssize_t i) noexcept nogil:
-    """Entry i of what `own` gave, which may be one for all; 0 where there is nothing."""
-    if values is None:
-        return 0
-    return values[i if i < values.shape[0] else 0]
-
-
 @cython.no_gc_clear
-cdef class SequenceTable(StepTable):
+cdef class SequenceTable(ResidencyTable):
     """Block tables of many sequences over one pool, with a prefix index; no K/V bytes.
 
     Parameters
@@ -48,6 +37,12 @@ cdef class SequenceTable(StepTable):
         Live sequences at a time.
     max_length : int, optional
         Most positions of one sequence; by default what the pool can hold.
+    steps_in_flight : int
+        Most steps that can be open at a time, 1 to 8.
+    events : {None, "digests", "tokens"}
+        Whether to record what the prefix cache stores and removes, for `events`; with token ids or without.
+    fingerprint : bytes
+        Identity of weights, RoPE settings and adapter, for the digests of events.
 
     Notes
     -----
@@ -67,140 +62,6 @@ cdef class SequenceTable(StepTable):
     >>> table.match([[5, 6, 7, 8, 1]])
     array([4], dtype=int32)
     """
-
-    # -- prompts in -------------------------------------------------------------------------------
-
-    def admit(self, prompts, *, namespace=None, keys=None, reserve=0, pads=None):
-        """Match, pin and allot, prompt by prompt.
-
-        Each prompt gets a handle and blocks for its pads, its tokens and `reserve` more, sharing the
-        published blocks of its longest known prefix; or nothing. At most
-        ``(length - 1) // block_size`` blocks are shared, so that a token is left to compute.
-
-        Parameters
-        ----------
-        prompts : sequence of int array-like
-            Token ids, 0 <= id < 2**31; an empty prompt is legal.
-        reserve : int or int32 [n]
-            Positions to allot beyond each prompt.
-        pads : int32 [n], optional
-            Leading positions that are never visible; a padded row neither matches nor publishes.
-
-        Returns
-        -------
-        Admission
-            NEVER_FITS does not stop the call; everything after the first NOT_NOW is NOT_NOW.
-        """
-        cdef Py_ssize_t i, n
-        cdef int32_t row, waiting = False, widest = 0
-        cdef int32_t outcome
-        cdef int64_t total
-        if namespace is not None or keys is not None:
-            raise later("admit(namespace=, keys=)")
-        flat, ends = ragged_tokens(prompts)
-        cdef const int32_t[::1] tokens = flat
-        cdef const int64_t[::1] indptr = ends
-        n = indptr.shape[0] - 1
-        cdef const int32_t[::1] extras = None if type(reserve) is int and reserve == 0 else own(reserve, n, "reserve")
-        cdef const int32_t[::1] all_pads = None if pads is None else own(pads, n, "pads")
-        cdef int32_t extra, pad
-        refuse_negative(tokens, "prompts")
-        cdef int64_t[::1] ids = np.empty(n, np.int64)
-        cdef int32_t[::1] cached = np.empty(n, np.int32)
-        cdef signed char[::1] status = np.empty(n, np.int8)
-        with cython.critical_section(self.pool):
-            for i in range(n):
-                ids[i] = -1
-                cached[i] = 0
-                status[i] = ADMITTED
-                total = indptr[i + 1] - indptr[i] + entry_of(extras, i) + entry_of(all_pads, i)
-                if total <= self.max_length and self.c_blocks_for(<int32_t>total) <= self.pool.num_blocks:
-                    widest = max(widest, self.c_blocks_for(<int32_t>total))
-                else:
-                    status[i] = NEVER_FITS
-            self.c_widen(widest)
-            for i in range(n):
-                if waiting:
-                    status[i] = NOT_NOW
-                    continue
-                if status[i] == NEVER_FITS:
-                    continue
-                extra = entry_of(extras, i)
-                pad = entry_of(all_pads, i)
-                row = self.c_admit(
-                    &tokens[0] + indptr[i] if tokens.shape[0] else NULL, indptr[i + 1] - indptr[i], pad, extra, &outcome
-                )
-                status[i] = <signed char>outcome
-                if outcome == NOT_NOW:
-                    waiting = True
-                    continue
-                ids[i] = self.c_handle(row)
-                cached[i] = self.rows[row].position - pad
-            self.pool.c_note_peak()
-        return Admission(ids.base, cached.base, np.asarray(status.base))
-
-    cdef int32_t c_admit(
-        self, const int32_t *tokens, int64_t length, int64_t pad, int64_t reserve, int32_t *status
-    ) noexcept nogil:
-        """One prompt into a row; status ADMITTED or, with nothing changed, NOT_NOW."""
-        cdef int32_t total = self.c_blocks_for(<int32_t>(pad + length + reserve))
-        cdef int32_t hits = 0, idle = 0, last = NO_NODE, row, j
-        cdef int32_t *table
-        status[0] = NOT_NOW
-        if self.num_vacant == 0:
-            return -1
-        # The row is still vacant, its table may serve as scratch.
-        table = self.c_table(self.vacant[self.num_vacant - 1])
-        if pad == 0 and length > 1:
-            hits = self.index.c_match(tokens, <int32_t>((length - 1) // self.block_size), table, &last)
-        for j in range(hits):
-            idle += self.pool.records[table[j]].refcount == 0
-        if total - hits > self.pool.c_usable() - idle:
-            return -1
-        row = self.c_open_row()
-        for j in range(hits):               # pinned before anything is evicted for the rest
-            self.pool.c_incref(table[j])
-        self.pool.c_make_vacant(total - hits)
-        self.rows[row].num_blocks = hits
-        self.rows[row].num_published = hits
-        self.rows[row].node = last
-        self.rows[row].pad = <int32_t>pad
-        self.rows[row].publishes = pad == 0
-        self.rows[row].position = <int32_t>pad + hits * self.block_size
-        self.c_append_blocks(row, total)
-        self.query_tokens += length
-        self.hit_tokens += hits * self.block_size
-        status[0] = ADMITTED
-        return row
-
-    def match(self, prompts, *, namespace=None, keys=None):
-        """What admit would call cached for each prompt alone, called now; changes nothing.
-
-        Returns
-        -------
-        int32 [n]
-            Leading tokens of each prompt whose K/V is there; 0 for a prompt that never fits.
-        """
-        cdef Py_ssize_t i
-        cdef int64_t length
-        cdef int32_t last, hits
-        if namespace is not None or keys is not None:
-            raise later("match(namespace=, keys=)")
-        flat, ends = ragged_tokens(prompts)
-        cdef const int32_t[::1] tokens = flat
-        cdef const int64_t[::1] indptr = ends
-        refuse_negative(tokens, "prompts")
-        cdef int32_t[::1] blocks = np.empty(self.pool.num_blocks, np.int32)
-        cdef int32_t[::1] cached = np.zeros(indptr.shape[0] - 1, np.int32)
-        with cython.critical_section(self.pool):
-            for i in range(cached.shape[0]):
-                length = indptr[i + 1] - indptr[i]
-                if 1 < length <= self.max_length and self.c_blocks_for(<int32_t>length) <= self.pool.num_blocks:
-                    hits = self.index.c_match(
-                        &tokens[0] + indptr[i], <int32_t>((length - 1) // self.block_size), &blocks[0], &last
-                    )
-                    cached[i] = hits * self.block_size
-        return cached.base
 
     # -- sharing, rolling back, letting go --------------------------------------------------------
 
@@ -235,7 +96,7 @@ cdef class SequenceTable(StepTable):
             raise OutOfSequences(f"n is {n}; the cache has {self.max_sequences} rows (max_sequences)")
         cdef int64_t[:, ::1] children = np.empty((handles.shape[0], per_parent), np.int64)
         with cython.critical_section(self.pool):
-            self.c_name(handles, closed=True)
+            self.c_name(handles, CLOSED)
             self.c_check_cuts(cuts, handles.shape[0], "at")
             if wanted > self.num_vacant:
                 raise OutOfSequences(
@@ -257,12 +118,90 @@ cdef class SequenceTable(StepTable):
             self.pool.c_incref(table[j])
         self.rows[child].num_blocks = blocks
         self.rows[child].position = cut
+        self.rows[child].end = cut
         self.rows[child].pad = self.rows[row].pad
-        self.rows[child].publishes = self.rows[row].publishes
+        self.rows[child].keys = self.keys.c_share(self.rows[row].keys)
+        self.rows[child].level = self.rows[row].level
+        self.rows[child].publishes = self.rows[row].publishes and self.c_is_settled(row, cut)
         self.rows[child].node = self.rows[row].node
         self.rows[child].num_published = self.rows[row].num_published
         self.c_unpublish_row(child, self.c_block_of(cut))
         return self.c_handle(child)
+
+    def reorder(self, ids, parents):
+        """Beam step: sequence i goes on from where ``ids[parents[i]]`` is; handles stay.
+
+        Only tables and references change; copies happen at the first write.
+
+        Parameters
+        ----------
+        ids : int64 [n]
+            Sequences, each once.
+        parents : int32 [n]
+            For each of them an index into `ids`; one may be named more than once, or never.
+
+        Notes
+        -----
+        A sequence that goes on from another gives up what admit had allotted to it beyond its position.
+        """
+        cdef const int64_t[::1] handles = handles_of(ids)
+        cdef const int32_t[::1] sources = np.array(int32s_of(parents, "parents"))
+        cdef Py_ssize_t n = handles.shape[0]
+        cdef int32_t i
+        cdef int32_t *scratch
+        cdef Row *former
+        if sources.shape[0] != n:
+            raise ValueError(f"parents has {sources.shape[0]} entries for {n} sequences")
+        for i in range(n):
+            if not 0 <= sources[i] < n:
+                raise ValueError(f"parents holds {sources[i]} at {i}; it must be an index into ids, 0 to {n - 1}")
+        with cython.critical_section(self.pool):
+            self.c_name(handles, CLOSED)
+            former = <Row *>malloc(n * sizeof(Row) + 1)
+            scratch = <int32_t *>malloc(n * <size_t>self.pitch * sizeof(int32_t) + 1)
+            if not former or not scratch:
+                free(former)
+                free(scratch)
+                raise MemoryError(f"no memory to reorder {n} sequences of up to {self.pitch} blocks")
+            self.c_reorder(&sources[0] if n else NULL, <int32_t>n, former, scratch)
+            free(former)
+            free(scratch)
+
+    cdef void c_reorder(self, const int32_t *parents, int32_t n, Row *former, int32_t *scratch) noexcept nogil:
+        """Rows that change parents take references first, then let go of their own."""
+        cdef int32_t i, j, row, blocks
+        cdef int32_t *table
+        cdef RowKeys *own_keys
+        for i in range(n):
+            row = self.named[i]
+            former[i] = self.rows[row]
+            memcpy(scratch + <size_t>i * self.pitch, self.c_table(row), former[i].num_blocks * sizeof(int32_t))
+        for i in range(n):
+            if parents[i] != i:
+                table = scratch + <size_t>parents[i] * self.pitch
+                for j in range(self.c_blocks_for(former[parents[i]].position)):
+                    self.pool.c_incref(table[j])
+        for i in range(n):
+            row = self.named[i]
+            if parents[i] == i:
+                continue
+            own_keys = self.rows[row].keys
+            self.c_drop_blocks(row, 0)
+            blocks = self.c_blocks_for(former[parents[i]].position)
+            memcpy(self.c_table(row), scratch + <size_t>parents[i] * self.pitch, blocks * sizeof(int32_t))
+            self.rows[row].num_blocks = blocks
+            self.rows[row].position = former[parents[i]].position
+            self.rows[row].end = former[parents[i]].position
+            self.rows[row].pad = former[parents[i]].pad
+            self.rows[row].node = former[parents[i]].node
+            self.rows[row].num_published = former[parents[i]].num_published
+            self.rows[row].publishes = former[parents[i]].publishes
+            self.rows[row].level = former[parents[i]].level
+            self.rows[row].keys = self.keys.c_share(former[parents[i]].keys)
+            former[i].keys = own_keys
+        for i in range(n):      # last, since a row that went on from this one has shared them by then
+            if parents[i] != i:
+                self.keys.c_leave(former[i].keys)
 
     def truncate(self, ids, positions):
         """Roll back to earlier positions; the index keeps what was published.
@@ -285,15 +224,21 @@ cdef class SequenceTable(StepTable):
         cdef Py_ssize_t i
         cdef int32_t row, cut, usable = 0
         with cython.critical_section(self.pool):
-            self.c_name(handles, closed=True)
+            self.c_name(handles, CLOSED)
             self.c_check_cuts(cuts, handles.shape[0], "positions")
             for i in range(handles.shape[0]):
                 row = self.named[i]
                 cut = self.c_cut(cuts, i)
                 usable += self.c_drop_blocks(row, self.c_blocks_for(cut))
                 self.c_unpublish_row(row, self.c_block_of(cut))
+                self.rows[row].publishes = self.rows[row].publishes and self.c_is_settled(row, cut)
                 self.rows[row].position = cut
+                self.rows[row].end = cut
         return usable
+
+    cdef inline bint c_is_settled(self, int32_t row, int32_t cut) noexcept nogil:
+        """Whether what is left up to `cut` is still what the row's keys say."""
+        return self.rows[row].keys == NULL or cut >= self.rows[row].keys.settled
 
     cdef int32_t c_cut(self, const int32_t[::1] cuts, Py_ssize_t i) noexcept nogil:
         """Position to cut named row i at; no cuts: where it is; one: the same for all."""
@@ -316,8 +261,8 @@ cdef class SequenceTable(StepTable):
     def release(self, ids):
         """Let sequences go. Their published blocks stay findable until the memory is wanted.
 
-        The handles are invalid at once. Blocks of a sequence that an open step names come back when
-        that step closes.
+        The handles are invalid at once. Blocks of a sequence that open steps name come back when the last
+        of them closes; blocks that submitted work may still read, when its fence retires.
 
         Returns
         -------
@@ -328,36 +273,67 @@ cdef class SequenceTable(StepTable):
         cdef int32_t row, usable = 0
         cdef const int64_t[::1] handles = handles_of(ids)
         with cython.critical_section(self.pool):
-            for i in range(self.c_name(handles, closed=False)):
+            for i in range(self.c_name(handles, ANY)):
                 row = self.named[i]
                 self.rows[row].generation = self.rows[row].generation % INT32_MAX + 1
                 self.num_sequences -= 1
-                if self.rows[row].in_step:
+                if self.rows[row].holds > 0:
                     self.rows[row].state = DOOMED
                 else:
                     usable += self.c_drop_blocks(row, 0)
                     self.c_close_row(row)
             return usable
 
+    # -- asynchronous work ------------------------------------------------------------------------
+
+    def cover(self, fence):
+        """From here on, blocks that are dropped wait until `fence` has retired.
+
+        Parameters
+        ----------
+        fence : int
+            Covers all work submitted so far, so never falls; 0 is always retired.
+        """
+        cdef int64_t number = bounded_int(fence, "fence", 0, INT64_MAX)
+        with cython.critical_section(self.pool):
+            self.pool.fences.c_cover(number)
+
+    def retire(self, fence):
+        """The work that `fence` covers is done: what waited for it is free.
+
+        Parameters
+        ----------
+        fence : int
+            0 or more; fences up to this one retire with it.
+
+        Returns
+        -------
+        int
+            Blocks that became usable.
+        """
+        cdef int64_t number = bounded_int(fence, "fence", 0, INT64_MAX)
+        with cython.critical_section(self.pool):
+            return self.pool.c_retire(number)
+
     # -- looking ----------------------------------------------------------------------------------
 
     def position(self, handle):
         """Next row coordinate of a sequence, pads counted; committed tokens only."""
         with cython.critical_section(self.pool):
-            self.c_name(int64_array([handle], "handle"), closed=False)
+            self.c_name(int64_array([handle], "handle"), OPEN_OR_CLOSED)
             return self.rows[self.named[0]].position
 
     def length(self, handle):
         """Committed tokens of a sequence: its position less its pad."""
         with cython.critical_section(self.pool):
-            self.c_name(int64_array([handle], "handle"), closed=False)
+            self.c_name(int64_array([handle], "handle"), OPEN_OR_CLOSED)
             return self.rows[self.named[0]].position - self.rows[self.named[0]].pad
 
     def block_table(self, handle):
         """int32 [blocks]: a copy of the sequence's table, allotted blocks included."""
         cdef bytes raw
         with cython.critical_section(self.pool):
-            self.c_name(int64_array([handle], "handle"), closed=False)
+            self.c_name(int64_array([handle], "handle"), OPEN_OR_CLOSED)
             raw = (<char *>self.c_table(self.named[0]))[:self.rows[self.named[0]].num_blocks * sizeof(int32_t)]
         return np.frombuffer(raw, np.int32)
 
@@ -367,13 +343,15 @@ cdef class SequenceTable(StepTable):
         cdef int32_t row
         with cython.critical_section(self.pool):
             for row in range(self.max_sequences):
-                if self.rows[row].state == LIVE:
+                if self.rows[row].state == LIVE or self.rows[row].state == SWAPPED:
                     tokens += self.rows[row].position - self.rows[row].pad
             return CacheStats(
                 num_blocks=self.pool.num_blocks,
                 free=self.pool.num_free,
                 cached=self.pool.num_cached,
                 used=self.pool.num_used,
+                waiting=self.pool.num_waiting,
+                pinned=self.num_pinned,
                 shared=self.pool.num_shared,
                 peak_used=self.pool.peak_used,
                 published=self.index.num_nodes,
@@ -384,51 +362,6 @@ cdef class SequenceTable(StepTable):
                 copies=self.num_copies,
                 adopted=self.num_adopted,
                 evictions=self.pool.evictions,
+                swapped=self.num_swapped,
                 bookkeeping_bytes=self.nbytes,
             )
-
-    # -- signatures that are final, work that is not there yet --------------------------------------
-
-    def reorder(self, ids, parents):
-        """Beam step: sequence i goes on from ``ids[parents[i]]``. Not built yet."""
-        raise later("reorder")
-
-    def retire(self, fence):
-        """Free what waited for `fence`. Not built yet: every drop is immediate."""
-        raise later("retire")
-
-    def pin(self, prompts, name, *, namespace=None, keys=None):
-        """Keep the published blocks of `prompts` from eviction. Not built yet."""
-        raise later("pin")
-
-    def unpin(self, name):
-        """Undo `pin`. Not built yet."""
-        raise later("unpin")
-
-    def evict(self, n_blocks):
-        """Give up idle cached blocks. Not built yet."""
-        raise later("evict")
-
-    def reset(self):
-        """Forget the whole prefix cache. Not built yet."""
-        raise later("reset")
-
-    def invalidate(self, *, namespace):
-        """Forget what a namespace has published. Not built yet."""
-        raise later("invalidate")
-
-    def swap_out(self, ids):
-        """Move the blocks that only these sequences hold to another tier. Not built yet."""
-        raise later("swap_out")
-
-    def swap_in(self, ids):
-        """Undo `swap_out`. Not built yet."""
-        raise later("swap_in")
-
-    def compact(self):
-        """Renumber blocks so that tables run on. Not built yet."""
-        raise later("compact")
-
-    def events(self):
-        """Drain the record of stored and removed blocks. Not built yet."""
-        raise later("events")

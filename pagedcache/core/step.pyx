@@ -12,6 +12,7 @@ from libc.string cimport memset
 
 import numpy as np
 
+from pagedcache.core._convert import ragged_tokens
 from pagedcache.core._step_arrays import checked_step_arrays
 from pagedcache.errors import StepClosed
 
@@ -67,7 +68,7 @@ cdef class GroupBuffers(Buffers):
 
     def __cinit__(self, int32_t max_sequences):
         self.max_sequences = max_sequences
-        self.c.shown = <int32_t *>self.c_new("shown", max_sequences + 1, np.int32, 0)
+        self.c.widths = <int32_t *>self.c_new("widths", max_sequences + 1, np.int32, 0)
         self.c.kv_starts = <int32_t *>self.c_new("kv_starts", max_sequences + 1, np.int32, 0)
         self.c_fit(FIRST_WIDTH, max_sequences + 1, 8, max_sequences + 1, max_sequences + 1)
 
@@ -98,7 +99,7 @@ cdef class GroupBuffers(Buffers):
         shape = (self.max_sequences + 1, width)
         self.c.block_tables = <int32_t *>self.c_new("block_tables", shape, np.int32, -1)
         self.c.width = width
-        memset(self.c.shown, 0, self.max_sequences * sizeof(int32_t))
+        memset(self.c.widths, 0, self.max_sequences * sizeof(int32_t))
         return 0
 
 
@@ -106,13 +107,19 @@ cdef class GroupBuffers(Buffers):
 cdef class StepBuffers(Buffers):
     """Owner of the arrays that all layer groups share."""
 
-    def __cinit__(self, int32_t max_sequences):
+    def __cinit__(self, int32_t max_sequences, int32_t number=0):
         cdef Py_ssize_t rows = max_sequences + 1
+        self.number = number
         self.c.ids = <int64_t *>self.c_new("ids", rows, np.int64, 0)
         self.c.qo_indptr = <int32_t *>self.c_new("qo_indptr", rows, np.int32, 0)
         self.c.kv_lens = <int32_t *>self.c_new("kv_lens", rows, np.int32, 0)
         self.c.kv_pads = <int32_t *>self.c_new("kv_pads", rows, np.int32, 0)
+        self.c.shared_prefixes = <int32_t *>self.c_new("shared_prefixes", (rows, 3), np.int32, 0)
         self.c.held_rows = <int32_t *>self.c_new("held_rows", rows, np.int32, -1)
+        self.c.places = <int32_t *>self.c_new("places", rows, np.int32, -1)
+        self.c.appended = <int32_t *>self.c_new("appended", rows, np.int32, 0)
+        self.c.copiers = <int32_t *>self.c_new("copiers", rows, np.int32, 0)
+        self.c.num_shared = -1
         self.group = GroupBuffers(max_sequences)
         self.c_fit(0, rows, 0, 0, 0)
 
@@ -154,7 +161,8 @@ cdef class Step:
 
     @classmethod
     def from_arrays(
-        cls, block_tables, kv_lens, qo_indptr, *, block_size, positions=None, slots=None, kv_starts=None, kv_pads=None
+        cls, block_tables, kv_lens, qo_indptr, *, block_size, positions=None, slots=None, kv_starts=None, kv_pads=None,
+        shared_prefixes=None
     ):
         """A Step over tables that no SequenceTable keeps.
 
@@ -176,6 +184,9 @@ cdef class Step:
         kv_starts, kv_pads : int32 [n], optional
             First held position, and left padding. Default: the pads, and 0.
 
+        shared_prefixes : int32 [g, 3], optional
+            First sequence, how many adjacent ones, and the leading blocks they share, for a cascade.
+
         Raises
         ------
         ValueError
@@ -188,7 +199,7 @@ cdef class Step:
         (array([4]), array([1], dtype=int32))
         """
         cdef dict given = checked_step_arrays(
-            block_tables, kv_lens, qo_indptr, block_size, positions, slots, kv_starts, kv_pads
+            block_tables, kv_lens, qo_indptr, block_size, positions, slots, kv_starts, kv_pads, shared_prefixes
         )
         cdef Step step = Step.__new__(Step)
         cdef StepBuffers buffers = StepBuffers(len(given["kv_lens"]))
@@ -202,6 +213,8 @@ cdef class Step:
             arrays[name].flags.writeable = True
             arrays[name][:len(values)] = values
             arrays[name].flags.writeable = False
+        if shared_prefixes is not None:
+            buffers.c.num_shared = len(given["shared_prefixes"])
         step.block_size = block_size
         step.buffers = buffers
         return step
@@ -324,6 +337,80 @@ cdef class Step:
         elsewhere, say on a device, equal to this one over every live prefix.
         """
         return self.c_grouped("diff", DIFF)
+
+    @property
+    def shared_prefixes(self):
+        """int32 [g, 3]: first sequence, how many from there on, and how many leading blocks they share.
+
+        None unless extend was asked for a cascade. The shared blocks lie before every new token.
+        """
+        cdef StepBuffers buffers
+        with cython.critical_section(self):
+            buffers = self.c_open()
+            return None if buffers.c.num_shared < 0 else buffers.c_view("shared_prefixes", buffers.c.num_shared)
+
+    def moves(self, accepted):
+        """Which K/V a commit with these accepted tokens moves: from slots, to slots.
+
+        Parameters
+        ----------
+        accepted : sequence of int array-like
+            Per sequence the accepted ones of its new tokens, as indices in ascending order: a path of the
+            tree, so that the k-th one has depth k.
+
+        Returns
+        -------
+        src, dst : int64 [m], int64 [m]
+            All sources are read before a destination is written; `commit` of a KVCache does that itself.
+
+        Raises
+        ------
+        ValueError
+            An index out of range or out of order, or a token that cannot stand at the k-th position.
+        """
+        cdef StepBuffers buffers
+        cdef int32_t s, first, k
+        cdef list src = [], dst = []
+        flat, bounds = self.c_accepted(accepted)
+        cdef const int32_t[::1] path = flat
+        cdef const int64_t[::1] ends = bounds
+        with cython.critical_section(self):
+            buffers = self.c_open()
+            for s in range(min(buffers.c.num_sequences, <int32_t>(ends.shape[0] - 1))):
+                first = buffers.c.qo_indptr[s]
+                for k in range(<int32_t>(ends[s + 1] - ends[s])):
+                    if path[ends[s] + k] != k:
+                        src.append(buffers.group.c.slots[first + path[ends[s] + k]])
+                        dst.append(buffers.group.c.slots[first + k])
+        return np.array(src, np.int64), np.array(dst, np.int64)
+
+    cdef tuple c_accepted(self, accepted):
+        """`accepted` as int32 [total] and int64 [n + 1], checked."""
+        cdef StepBuffers buffers
+        cdef int32_t s, first, count, k, index, start
+        flat, bounds = ragged_tokens(accepted, "accepted")
+        cdef const int32_t[::1] path = flat
+        cdef const int64_t[::1] ends = bounds
+        with cython.critical_section(self):
+            buffers = self.c_open()
+            if ends.shape[0] != buffers.c.num_sequences + 1:
+                raise ValueError(f"accepted has {ends.shape[0] - 1} lists for {buffers.c.num_sequences} sequences")
+            for s in range(buffers.c.num_sequences):
+                first = buffers.c.qo_indptr[s]
+                count = buffers.c.qo_indptr[s + 1] - first
+                start = buffers.c.kv_lens[s] - count - buffers.c.kv_pads[s]
+                for k in range(<int32_t>(ends[s + 1] - ends[s])):
+                    index = path[ends[s] + k]
+                    if not 0 <= index < count or (k > 0 and index <= path[ends[s] + k - 1]):
+                        raise ValueError(
+                            f"accepted holds {index} at {k} for sequence {s}; indices ascend within 0 to {count - 1}"
+                        )
+                    if buffers.c.positions[first + index] != start + k:
+                        raise ValueError(
+                            f"accepted token {k} of sequence {s} is new token {index}, computed for depth "
+                            f"{buffers.c.positions[first + index] - start}; the {k}th of a path has depth {k}"
+                        )
+        return flat, bounds
 
     @property
     def kv_indptr(self):

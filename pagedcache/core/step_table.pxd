@@ -8,31 +8,55 @@ cdef struct Demand:
     int64_t blocks      # new blocks, destinations of copies included
     int64_t copies      # of these, destinations of copies
     int64_t tokens      # new tokens
-    int64_t shown       # table entries to write
+    int64_t diffs       # table entries to tell
     int32_t width       # most blocks of any row after the step
-    int32_t rows        # sequences named
+    int32_t rows        # sequences named, and extended
+    int32_t special     # of these, such as need more than one slot in a block they have
     int32_t wrong       # first entry that cannot be extended, or -1
     bint too_long       # because it would pass max_length; else its handle may not be named
 
 
+cdef struct Deferred:
+    int32_t block
+    int64_t step        # serial number of the newest step that was open when the block was given up
+
+
 cdef class StepTable(RowTable):
-    cdef StepBuffers buffers    # bound once, filled by every extend
-    cdef Step step              # the open step, or None
+    cdef StepBuffers buffers    # the first of the chain of num_buffers; a list would be emptied by the collector
+    cdef int32_t *order         # [num_buffers] buffers of open steps, oldest first; then those that are spare
+    cdef int64_t *serials       # [num_buffers] serial numbers of the open steps
+    cdef int32_t num_open
+    cdef int64_t serial         # steps opened so far
     cdef int32_t *counts        # [max_sequences] new tokens of each entry of the step
-    cdef int32_t *copiers       # [max_sequences] entries of the step whose last block must be copied first, in order
+    cdef int32_t *special       # [max_sequences] entries that c_demand left to c_fill
+    cdef Deferred *deferred     # references given up that wait for open steps, in the order of `step`
+    cdef int32_t num_deferred
+    cdef int32_t room_deferred
     cdef int64_t num_copies
+
+    cdef StepBuffers c_buffers(self, int32_t k)
+    cdef StepBuffers c_spare(self)
     cdef Demand c_demand(
-        self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
+        self, StepBuffers buffers, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
     ) noexcept nogil
-    cdef bint c_is_copied_beyond(self, int32_t block, int32_t position, int32_t copies) noexcept nogil
-    cdef void c_fill(self, const int64_t *handles, const Demand *demand) noexcept nogil
-    cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil
-    cdef void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil
-    cdef void c_copy_last_block(self, int32_t row) noexcept nogil
-    cdef void c_show_table(self, int32_t row, int32_t i, int32_t need) noexcept nogil
-    cdef void c_finish_row(self, int32_t i) noexcept nogil
-    cdef int c_require_current(self, Step step) except -1
-    cdef int c_close(self) except -1
-    cdef bint c_has_room(self, const Demand *demand) noexcept nogil
-    cdef Demand c_payable_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *
-    cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *
+    cdef void c_demand_more(self, StepBuffers buffers, int32_t i, Demand *demand) noexcept nogil
+    cdef void c_forgo(self, const Demand *demand) noexcept nogil
+    cdef bint c_is_copied_beyond(self, StepBuffers buffers, int32_t block, int32_t start, int32_t copies) noexcept nogil
+    cdef void c_fill(self, StepBuffers buffers, const Demand *demand) noexcept nogil
+    cdef void c_append_new(self, StepBuffers buffers, int32_t i, int32_t need) noexcept nogil
+    cdef void c_fill_tokens(self, StepBuffers buffers, int32_t i) noexcept nogil
+    cdef void c_copy_last_block(self, StepBuffers buffers, int32_t i) noexcept nogil
+    cdef void c_show_table(self, StepBuffers buffers, int32_t i, int32_t need) noexcept nogil
+    cdef bint c_has_room(self, StepBuffers buffers, const Demand *demand) noexcept nogil
+    cdef Demand c_demanded(
+        self, StepBuffers buffers, const int64_t[::1] handles, const int32_t[::1] counts, const int32_t[::1] depths
+    ) except *
+    cdef int c_refuse_demand(
+        self, const int64_t[::1] handles, const int32_t[::1] counts, const Demand *demand
+    ) except -1
+    cdef void c_set_depths(self, StepBuffers buffers, const int32_t *depths) noexcept nogil
+    cdef void c_find_shared(self, StepBuffers buffers) noexcept nogil
+    cdef int32_t c_whole_blocks(self, StepBuffers buffers, int32_t i) noexcept nogil
+    cdef int c_require_open(self, Step step, bint oldest) except -1
+    cdef void c_finish_row(self, int32_t row) noexcept nogil
+    cdef int c_close(self, Step step) except -1

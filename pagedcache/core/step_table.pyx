@@ -1,11 +1,16 @@
-"""One step: extend opens it, commit or abandon closes it.
+"""Opening a step: extend gives slots to new tokens; abandon undoes it. Committing is commit_table's.
 
 A verb first checks and counts, raising before anything is touched; then it does, in a nogil part that
 cannot fail. No Python object is made between the two, or a finalizer could call a verb in the middle.
 
-An open step holds what it gave up until it closes: the source of a copy keeps its reference, which from
-then on belongs to the step, and a row released meanwhile stays, doomed. So abandon can put everything
-back, and work still running on the step's arrays reads no reused block.
+    c_demand    one pass over the sequences. Most of them need one slot in a block that they have: their
+                part of the step is written at once. The others are counted and listed as special.
+    c_forgo     takes the pass back, where the step cannot be had
+    c_fill      copies, new blocks and table entries of the special ones
+
+Open steps hold their rows. A step keeps the source of each copy, with its reference, until it closes, and
+a row released meanwhile stays, doomed; so abandon can put everything back, and work still running on a
+step's arrays reads no reused block.
 """
 
 cimport cython
@@ -13,56 +18,83 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from pagedcache.core.arguments cimport counts_of, handles_of, int32s_of, refuse_negative
+from pagedcache.core.arguments cimport counts_of, handles_of, int32s_of
 from pagedcache.core.records cimport BlockRecord, ZERO_BLOCK
-from pagedcache.core.row_table cimport DOOMED, LIVE, Row, RowTable, named_row
+from pagedcache.core.row_table cimport DOOMED, OPEN_OR_CLOSED, VACANT, Row, RowTable, named_row
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
-from pagedcache.core.arguments import later
-from pagedcache.errors import OutOfBlocks, StepBusy, StepClosed
+from pagedcache.core._checks import require
+from pagedcache.errors import StepBusy, StepClosed
 
 
 @cython.no_gc_clear
 cdef class StepTable(RowTable):
-    """The verbs of one step over a RowTable; see SequenceTable."""
+    """The verbs that open steps over a RowTable; see SequenceTable."""
 
-    def __cinit__(self, pool, block_size, *, max_sequences=256, max_length=None, int tag_bits=64):
-        self.buffers = StepBuffers(self.max_sequences)
-        self.copiers = <int32_t *>calloc(self.max_sequences, sizeof(int32_t))
-        self.counts = <int32_t *>calloc(self.max_sequences, sizeof(int32_t))
-        if not self.copiers or not self.counts:
+    def __cinit__(
+        self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
+        fingerprint=b""
+    ):
+        cdef int32_t k
+        cdef StepBuffers buffers
+        for k in range(self.num_buffers - 1, -1, -1):
+            buffers = StepBuffers(self.max_sequences, k)
+            buffers.sibling = self.buffers
+            self.buffers = buffers
+        self.order = <int32_t *>calloc(self.num_buffers, sizeof(int32_t))
+        self.serials = <int64_t *>calloc(self.num_buffers, sizeof(int64_t))
+        self.counts = <int32_t *>calloc(self.max_sequences + 1, sizeof(int32_t))
+        self.special = <int32_t *>calloc(self.max_sequences + 1, sizeof(int32_t))
+        if not (self.order and self.serials and self.counts and self.special):
             raise MemoryError(f"no memory for {max_sequences} sequences")
+        for k in range(self.num_buffers):
+            self.order[k] = k
 
     def __dealloc__(self):
-        cdef int32_t pair
-        # Where RowTable refused its arguments, __cinit__ above never ran and step is not even None.
-        if self.copiers != NULL and self.step is not None:
-            for pair in range(self.buffers.group.c.num_copies):
-                self.pool.c_decref(self.buffers.group.c.copies[2 * pair])
-        free(self.copiers)
+        cdef int32_t k, pair
+        cdef StepBuffers buffers
+        for k in range(self.num_open):
+            buffers = self.c_buffers(k)
+            for pair in range(buffers.group.c.num_copies):
+                self.pool.c_decref(buffers.group.c.copies[2 * pair])
+        for k in range(self.num_deferred):
+            self.pool.c_decref(self.deferred[k].block)
+        free(self.order)
+        free(self.serials)
         free(self.counts)
+        free(self.special)
+        free(self.deferred)
+
+    @property
+    def steps_in_flight(self):
+        """Most steps that can be open at a time."""
+        return self.num_buffers
 
     @property
     def open_steps(self):
-        """The steps that are neither committed nor abandoned: a tuple of none or one."""
-        return () if self.step is None else (self.step,)
+        """The steps that are neither committed nor abandoned, oldest first."""
+        with cython.critical_section(self.pool):
+            return tuple([self.c_buffers(k).step for k in range(self.num_open)])
 
     def can_extend(self, ids, counts, *, depths=None, cascade=False):
         """Whether `extend` with the same arguments would find enough blocks now; other errors alike."""
         cdef Demand demand
-        if depths is not None or cascade:
-            raise later("extend(depths=, cascade=)")
+        cdef StepBuffers buffers
         cdef const int64_t[::1] handles = handles_of(ids)
         cdef const int32_t[::1] new = counts_of(counts, handles.shape[0], "counts")
+        cdef const int32_t[::1] tree = None if depths is None else int32s_of(depths, "depths")
         with cython.critical_section(self.pool):
-            demand = self.c_checked_demand(handles, new)
+            buffers = self.c_spare()
+            demand = self.c_demanded(buffers, handles, new, tree)
+            self.c_forgo(&demand)
             return demand.blocks <= self.pool.c_usable()
 
     def extend(self, ids, counts, *, depths=None, cascade=False):
         """Slots for new tokens of each sequence: opens a step.
 
         Allocates what lies beyond the blocks a row has, and replaces a shared or published last block
-        by a fresh one, named in ``step.copies``. Nothing is matchable before `commit`.
+        by a fresh one, named in ``step.copies``. Nothing is matchable before `commit`. A sequence of an
+        open step goes on from where that step leaves it.
 
         Parameters
         ----------
@@ -70,6 +102,11 @@ cdef class StepTable(RowTable):
             Handles, each once.
         counts : int32 [n] or int
             New tokens of each sequence, 0 or more.
+        depths : int32 [tokens], optional
+            For trees of tokens: how far each new token lies beyond the sequence's end, from 0, less than
+            the sequence's count. ``step.positions`` follow them; slots do not. By default 0, 1, 2, ...
+        cascade : bool
+            Also find which adjacent sequences share leading blocks: ``step.shared_prefixes``.
 
         Returns
         -------
@@ -80,215 +117,291 @@ cdef class StepTable(RowTable):
         OutOfBlocks
             Too few usable blocks (`can_extend` asks with the same code).
         StepBusy
-            A step is open.
+            ``steps_in_flight`` steps are open.
         ValueError
-            A sequence would grow beyond max_length.
+            A sequence would grow beyond max_length, or a depth is out of range.
         """
         cdef Demand demand
         cdef Step step
-        if depths is not None or cascade:
-            raise later("extend(depths=, cascade=)")
+        cdef StepBuffers buffers
         cdef const int64_t[::1] handles = handles_of(ids)
         cdef const int32_t[::1] new = counts_of(counts, handles.shape[0], "counts")
+        cdef const int32_t[::1] tree = None if depths is None else int32s_of(depths, "depths")
+        cdef bint find_shared = cascade
         with cython.critical_section(self.pool):
             # Any allocation may run a finalizer, and that may call a verb: so the step is made before the
             # rows are named, and what had to grow is followed by a fresh count.
             step = Step.__new__(Step)
             step.block_size = self.block_size
             step.owner = self
-            step.buffers = self.buffers
-            demand = self.c_payable_demand(handles, new)
-            while not self.c_has_room(&demand):
+            while True:
+                buffers = self.c_spare()
+                demand = self.c_demanded(buffers, handles, new, tree)
+                if demand.blocks > self.pool.c_usable():
+                    self.c_forgo(&demand)
+                    raise self.c_out_of_blocks("extend", demand.blocks, "release or truncate sequences")
+                if self.c_has_room(buffers, &demand):
+                    break
+                self.c_forgo(&demand)
                 self.c_widen(demand.width)
-                self.buffers.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.shown)
-                demand = self.c_payable_demand(handles, new)
+                buffers.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.diffs)
             self.pool.c_make_vacant(<int32_t>demand.blocks)
-            self.c_fill(&handles[0] if demand.rows else NULL, &demand)
+            self.c_fill(buffers, &demand)
+            if tree is not None and demand.tokens > 0:
+                self.c_set_depths(buffers, &tree[0])
+            if find_shared:
+                self.c_find_shared(buffers)
             self.pool.c_note_peak()
-            self.step = step
+            step.buffers = buffers
+            buffers.step = step
+            self.serial += 1
+            self.serials[self.num_open] = self.serial
+            self.num_open += 1
             return step
 
-    cdef bint c_has_room(self, const Demand *demand) noexcept nogil:
-        cdef GroupArrays *group = &self.buffers.group.c
+    cdef StepBuffers c_buffers(self, int32_t k):
+        """Buffers of the k-th oldest open step; beyond those, spare ones."""
+        cdef StepBuffers buffers = self.buffers
+        while buffers.number != self.order[k]:
+            buffers = buffers.sibling
+        return buffers
+
+    cdef StepBuffers c_spare(self):
+        """The buffers that the next step will have: those that were closed last, which show most already."""
+        if self.num_open == self.num_buffers:
+            raise StepBusy(
+                f"{self.num_open} steps are open (steps_in_flight is {self.num_buffers}): commit or abandon one "
+                "first; open_steps has them"
+            )
+        return self.c_buffers(self.num_open)
+
+    cdef bint c_has_room(self, StepBuffers buffers, const Demand *demand) noexcept nogil:
+        cdef GroupArrays *group = &buffers.group.c
         return (demand.width <= self.pitch and demand.width <= group.width
-                and demand.tokens <= self.buffers.c.room_tokens and demand.tokens <= group.room_slots
+                and demand.tokens <= buffers.c.room_tokens and demand.tokens <= group.room_slots
                 and demand.copies <= group.room_copies and demand.blocks <= group.room_new
-                and demand.shown <= group.room_diff)
+                and demand.diffs <= group.room_diff)
 
-    cdef Demand c_payable_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *:
-        """c_checked_demand, or OutOfBlocks."""
-        cdef Demand demand = self.c_checked_demand(handles, counts)
-        if demand.blocks > self.pool.c_usable():
-            raise OutOfBlocks(
-                f"extend needs {demand.blocks} blocks, {self.pool.c_usable()} of {self.pool.num_blocks} are usable; "
-                "release or truncate sequences, or make the pool larger"
-            )
-        return demand
-
-    cdef Demand c_checked_demand(self, const int64_t[::1] handles, const int32_t[::1] counts) except *:
-        """c_demand, or the error for what is wrong with an entry."""
-        cdef Demand demand
-        cdef int32_t row, count
+    cdef Demand c_demanded(
+        self, StepBuffers buffers, const int64_t[::1] handles, const int32_t[::1] counts, const int32_t[::1] depths
+    ) except *:
+        """c_demand, or the error for what is wrong with an entry, and then nothing is changed."""
         cdef Py_ssize_t n = handles.shape[0]
-        if self.step is not None:
-            raise StepBusy("a step is open (steps_in_flight is 1): commit or abandon it first; open_steps has it")
-        demand = self.c_demand(&handles[0] if n else NULL, &counts[0] if n else NULL, counts.shape[0] == n, n)
-        if demand.wrong >= 0:
-            if not demand.too_long:
-                self.c_refuse(handles[demand.wrong], demand.wrong)
-            row = self.named[demand.wrong]
-            count = counts[demand.wrong if counts.shape[0] == n else 0]
-            raise ValueError(
-                f"{count} tokens at position {self.rows[row].position} (entry {demand.wrong}) make "
-                f"{<int64_t>self.rows[row].position + count}, beyond max_length {self.max_length}"
-            )
-        if demand.tokens > INT32_MAX or demand.shown > INT32_MAX // 3:
-            raise ValueError(f"{demand.tokens} tokens, {demand.shown} table entries: too many for one int32 step")
+        cdef int32_t i, k, first
+        cdef Demand demand = self.c_demand(
+            buffers, &handles[0] if n else NULL, &counts[0] if n else NULL, counts.shape[0] == n, n
+        )
+        if demand.wrong >= 0 or demand.tokens > INT32_MAX or demand.diffs > INT32_MAX // 3:
+            self.c_forgo(&demand)
+            self.c_refuse_demand(handles, counts, &demand)
+        if depths is None:
+            return demand
+        if depths.shape[0] != demand.tokens:
+            self.c_forgo(&demand)
+            raise ValueError(f"depths has {depths.shape[0]} entries for {demand.tokens} tokens")
+        for i in range(demand.rows):
+            first = buffers.c.qo_indptr[i]
+            for k in range(self.counts[i]):
+                if not 0 <= depths[first + k] < self.counts[i]:
+                    self.c_forgo(&demand)
+                    raise ValueError(
+                        f"depths holds {depths[first + k]} at {first + k}; sequence {i} has {self.counts[i]} new "
+                        f"tokens, so that depths are 0 to {self.counts[i] - 1}"
+                    )
         return demand
+
+    cdef int c_refuse_demand(
+        self, const int64_t[::1] handles, const int32_t[::1] counts, const Demand *demand
+    ) except -1:
+        cdef int32_t i = demand.wrong, end
+        if i < 0:
+            raise ValueError(f"{demand.tokens} tokens, {demand.diffs} table entries: too many for one int32 step")
+        if not demand.too_long:
+            self.c_refuse(handles[i], i)
+        end = self.rows[self.named[i]].end
+        raise ValueError(
+            f"{self.counts[i]} tokens at position {end} (entry {i}) make {<int64_t>end + self.counts[i]}, beyond "
+            f"max_length {self.max_length}"
+        )
 
     cdef Demand c_demand(
-        self, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
+        self, StepBuffers buffers, const int64_t *handles, const int32_t *counts, int32_t stride, Py_ssize_t n
     ) noexcept nogil:
-        """Name the rows; what extending them takes; whose last blocks must be copied (self.copiers).
+        """Name the rows, move their ends, write what is simple of the step, count what it takes (see the top)."""
+        cdef Demand demand
+        # Locals, since the compiler must fear that a store into one array changes the others' addresses.
+        cdef StepArrays step = buffers.c
+        cdef int64_t *slots = buffers.group.c.slots
+        cdef int64_t room = min(step.room_tokens, buffers.group.c.room_slots)
+        cdef BlockRecord *records = self.pool.records
+        cdef Row *rows = self.rows
+        cdef Row *entry
+        cdef const int32_t *shown = self.c_shown(buffers.number)
+        cdef const int32_t *tables = self.tables
+        cdef int32_t *named = self.named
+        cdef int32_t *own_counts = self.counts      # the caller's may change under a free-threaded Python
+        cdef int32_t num_rows = self.max_sequences, max_length = self.max_length, size = self.block_size
+        cdef int32_t shift = self.shift, call, i, row, count, start, need, last, offset, block, copied
+        cdef int32_t pitch = self.pitch
+        cdef int64_t filled = 0
+        demand.blocks = demand.copies = demand.diffs = 0
+        demand.width = demand.special = demand.rows = 0
+        demand.wrong = -1
+        demand.too_long = False
+        n = self.c_new_call(n)
+        call = self.call
+        step.qo_indptr[0] = 0
+        for i in range(<int32_t>n):
+            row = named_row(rows, num_rows, call, handles[i], OPEN_OR_CLOSED)
+            named[i] = row
+            count = counts[i * stride]
+            own_counts[i] = count
+            if row < 0:
+                demand.wrong = i
+                break
+            entry = &rows[row]
+            start = entry.end
+            if count > max_length - start:
+                demand.wrong = i
+                demand.too_long = True
+                break
+            entry.end = start + count
+            entry.holds += 1
+            step.ids[i] = handles[i]
+            step.kv_lens[i] = start + count
+            step.appended[i] = 0
+            last = start >> shift if shift >= 0 else start // size
+            offset = start - last * size
+            need = last + (offset + count > 0) if count <= size - offset else self.c_blocks_for(start + count)
+            if (count == 1 and need <= entry.num_blocks and shown[row] == need and step.held_rows[i] == row
+                    and filled < room):
+                block = tables[<size_t>row * pitch + last]
+                if offset == 0 or (records[block].refcount == 1 and records[block].node < 0):
+                    slots[filled] = <int64_t>block * size + offset
+                    step.positions[filled] = start - entry.pad
+                    step.token_seq[filled] = i
+                    filled += 1
+                    step.qo_indptr[i + 1] = <int32_t>filled
+                    continue
+            filled += count
+            step.qo_indptr[i + 1] = <int32_t>filled
+            self.special[demand.special] = i
+            demand.special += 1
+            self.c_demand_more(buffers, i, &demand)
+        demand.rows = <int32_t>n if demand.wrong < 0 else demand.wrong
+        demand.tokens = filled
+        for i in range(<int32_t>demand.copies):
+            copied = step.copiers[i]
+            row = named[copied]
+            records[self.c_table(row)[self.c_block_of(step.kv_lens[copied] - own_counts[copied])]].refcount += 1
+        demand.blocks += demand.copies
+        return demand
+
+    cdef void c_demand_more(self, StepBuffers buffers, int32_t i, Demand *demand) noexcept nogil:
+        """Count what a special entry takes.
 
         Rows that share a last block write one after the other: the last of them alone has it then, and
         writes in place. So each copier's reference is taken off while counting, and put back at the end.
         Not, however, where a copier stands further on: abandon gives it the block back, with its tokens.
         """
-        cdef Demand demand
+        cdef int32_t row = self.named[i], start = buffers.c.kv_lens[i] - self.counts[i]
+        cdef Row *entry = &self.rows[row]
         cdef BlockRecord *records = self.pool.records
-        cdef Row *rows = self.rows
-        cdef Row *entry
-        cdef int32_t *named = self.named
-        cdef int32_t num_rows = self.max_sequences, max_length = self.max_length, size = self.block_size, call
-        cdef int32_t i, row, count, need, last, block
-        demand.blocks = demand.copies = demand.tokens = demand.shown = 0
-        demand.width = 0
-        demand.wrong = -1
-        demand.too_long = False
-        demand.rows = self.c_new_call(n)
-        call = self.call
-        for i in range(demand.rows):
-            row = named_row(rows, num_rows, call, handles[i], True)
-            named[i] = row
-            if row < 0:
-                demand.wrong = i
-                break
-            entry = &rows[row]
-            count = counts[i * stride]
-            self.counts[i] = count      # the caller's array may change under a free-threaded Python
-            if count > max_length - entry.position:
-                demand.wrong = i
-                demand.too_long = True
-                break
-            need = self.c_blocks_for(entry.position + count)
-            last = self.c_block_of(entry.position)
-            demand.tokens += count
-            demand.shown += need - min(entry.clean, last)
-            demand.width = max(demand.width, need)
-            if need > entry.num_blocks:
-                demand.blocks += need - entry.num_blocks
-            if count > 0 and last * size != entry.position:
-                block = self.c_table(row)[last]
-                if (not self.c_is_writable(block)
-                        or self.c_is_copied_beyond(block, entry.position, <int32_t>demand.copies)):
-                    records[block].refcount -= 1
-                    self.copiers[demand.copies] = i
-                    demand.copies += 1
-        for i in range(demand.copies):
-            row = named[self.copiers[i]]
-            records[self.c_table(row)[self.c_block_of(rows[row].position)]].refcount += 1
-        demand.blocks += demand.copies
-        return demand
+        cdef int32_t need = self.c_blocks_for(entry.end), last = self.c_block_of(start), block
+        demand.diffs += need - min(entry.clean, last)
+        demand.width = max(demand.width, need)
+        if need > entry.num_blocks:
+            demand.blocks += need - entry.num_blocks
+        if self.counts[i] > 0 and last * self.block_size != start:
+            block = self.c_table(row)[last]
+            if (not self.c_is_writable(block)
+                    or self.c_is_copied_beyond(buffers, block, start, <int32_t>demand.copies)):
+                records[block].refcount -= 1
+                buffers.c.copiers[demand.copies] = i
+                demand.copies += 1
 
-    cdef bint c_is_copied_beyond(self, int32_t block, int32_t position, int32_t copies) noexcept nogil:
-        """Whether one of the copiers so far has more of this block than what lies before `position`."""
-        cdef int32_t k, row
+    cdef bint c_is_copied_beyond(
+        self, StepBuffers buffers, int32_t block, int32_t start, int32_t copies
+    ) noexcept nogil:
+        """Whether one of the copiers so far has more of this block than what lies before `start`."""
+        cdef int32_t k, i, other
         for k in range(copies):
-            row = self.named[self.copiers[k]]
-            if (self.rows[row].position > position
-                    and self.c_table(row)[self.c_block_of(self.rows[row].position)] == block):
+            i = buffers.c.copiers[k]
+            other = buffers.c.kv_lens[i] - self.counts[i]
+            if other > start and self.c_table(self.named[i])[self.c_block_of(other)] == block:
                 return True
         return False
 
-    cdef void c_fill(self, const int64_t *handles, const Demand *demand) noexcept nogil:
-        """Do what c_demand counted, and write every array of the step."""
-        cdef GroupArrays *group = &self.buffers.group.c
-        # Locals, since the compiler must fear that a store into one array changes the others' addresses.
-        cdef StepArrays step = self.buffers.c
-        cdef int64_t *slots = group.slots
-        cdef int32_t *named = self.named
-        cdef Row *rows = self.rows
-        cdef Row *entry
-        cdef int32_t i, row, count, position, need, last, filled = 0
-        cdef int32_t *counts = self.counts
-        cdef int32_t size = self.block_size
-        group.num_copies = group.num_new = group.num_diff = 0
-        for i in range(<int32_t>demand.copies):
-            self.c_copy_last_block(named[self.copiers[i]])
-        step.qo_indptr[0] = 0
+    cdef void c_forgo(self, const Demand *demand) noexcept nogil:
+        """As if c_demand never was."""
+        cdef int32_t i
         for i in range(demand.rows):
-            row = named[i]
-            count = counts[i]
-            entry = &rows[row]
-            position = entry.position
-            entry.in_step = True
-            step.ids[i] = handles[i]
-            step.kv_lens[i] = position + count
-            need = self.c_blocks_for(position + count)
-            if need > entry.num_blocks:
-                self.c_append_new(row, need)
-            if entry.clean != need or entry.place != i or step.held_rows[i] != row:
-                self.c_show_table(row, i, need)
-            if count == 1:
-                last = self.c_block_of(position)
-                slots[filled] = <int64_t>self.c_table(row)[last] * size + (position - last * size)
-                step.positions[filled] = position - entry.pad
-                step.token_seq[filled] = i
-            else:
-                self.c_fill_tokens(row, i, filled, count)
-            filled += count
-            step.qo_indptr[i + 1] = filled
-        self.buffers.c.num_sequences = demand.rows
-        self.buffers.c.num_tokens = filled
+            self.rows[self.named[i]].end -= self.counts[i]
+            self.rows[self.named[i]].holds -= 1
 
-    cdef void c_append_new(self, int32_t row, int32_t need) noexcept nogil:
-        cdef GroupArrays *group = &self.buffers.group.c
+    cdef void c_fill(self, StepBuffers buffers, const Demand *demand) noexcept nogil:
+        """Do what c_demand counted, and write what it left out."""
+        cdef int32_t i, k, row, need
+        cdef const int32_t *shown = self.c_shown(buffers.number)
+        buffers.group.c.num_copies = 0
+        buffers.group.c.num_new = 0
+        buffers.group.c.num_diff = 0
+        for k in range(<int32_t>demand.copies):
+            self.c_copy_last_block(buffers, buffers.c.copiers[k])
+        for k in range(demand.special):
+            i = self.special[k]
+            row = self.named[i]
+            need = self.c_blocks_for(self.rows[row].end)
+            if need > self.rows[row].num_blocks:
+                self.c_append_new(buffers, i, need)
+            if shown[row] != need or buffers.c.held_rows[i] != row:
+                self.c_show_table(buffers, i, need)
+            self.c_fill_tokens(buffers, i)
+        buffers.c.num_sequences = demand.rows
+        buffers.c.num_tokens = <int32_t>demand.tokens
+        buffers.c.num_shared = -1
+        buffers.c.is_tree = False
+
+    cdef void c_append_new(self, StepBuffers buffers, int32_t i, int32_t need) noexcept nogil:
+        cdef GroupArrays *group = &buffers.group.c
+        cdef int32_t row = self.named[i]
         cdef int32_t have = self.rows[row].num_blocks
         self.c_append_blocks(row, need)
-        self.rows[row].num_new = need - have
+        buffers.c.appended[i] = need - have
         memcpy(group.new_blocks + group.num_new, self.c_table(row) + have, (need - have) * sizeof(int32_t))
         group.num_new += need - have
 
-    cdef inline void c_fill_tokens(self, int32_t row, int32_t i, int32_t first, int32_t count) noexcept nogil:
-        """Slots, positions and owner of the row's new tokens, a block's worth at a time."""
-        cdef int64_t *slots = self.buffers.group.c.slots + first
-        cdef int64_t *positions = self.buffers.c.positions + first
-        cdef int32_t *token_seq = self.buffers.c.token_seq + first
-        cdef int32_t *table = self.c_table(row)
+    cdef void c_fill_tokens(self, StepBuffers buffers, int32_t i) noexcept nogil:
+        """Slots, positions and owner of the sequence's new tokens, a block's worth at a time."""
+        cdef int32_t first = buffers.c.qo_indptr[i], count = self.counts[i]
+        cdef int64_t *slots = buffers.group.c.slots + first
+        cdef int64_t *positions = buffers.c.positions + first
+        cdef int32_t *token_seq = buffers.c.token_seq + first
+        cdef int32_t *table = self.c_table(self.named[i])
         cdef int32_t size = self.block_size
-        cdef int32_t position = self.rows[row].position, pad = self.rows[row].pad
-        cdef int32_t logical = self.c_block_of(position)
+        cdef int32_t start = buffers.c.kv_lens[i] - count, pad = self.rows[self.named[i]].pad
+        cdef int32_t logical = self.c_block_of(start)
         cdef int32_t k = 0, stop
         cdef int64_t base
         while k < count:
-            stop = min(count, (logical + 1) * size - position)
-            base = (<int64_t>table[logical] - logical) * size + position     # slot of token k is base + k
+            stop = min(count, (logical + 1) * size - start)
+            base = (<int64_t>table[logical] - logical) * size + start     # slot of token k is base + k
             while k < stop:
                 slots[k] = base + k
-                positions[k] = position - pad + k
+                positions[k] = start - pad + k
                 token_seq[k] = i
                 k += 1
             logical += 1
 
-    cdef void c_copy_last_block(self, int32_t row) noexcept nogil:
-        """Give the row a block of its own for the position it writes next.
+    cdef void c_copy_last_block(self, StepBuffers buffers, int32_t i) noexcept nogil:
+        """Give the sequence a block of its own for the position it writes next.
 
         The one place where a block becomes writable. The source keeps its reference, the step's now.
         """
-        cdef GroupArrays *group = &self.buffers.group.c
+        cdef GroupArrays *group = &buffers.group.c
+        cdef int32_t row = self.named[i]
         cdef int32_t *table = self.c_table(row)
-        cdef int32_t j = self.c_block_of(self.rows[row].position)
+        cdef int32_t j = self.c_block_of(buffers.c.kv_lens[i] - self.counts[i])
         cdef int32_t source = table[j]
         cdef int32_t copy
         cdef size_t size = self.block_size
@@ -301,127 +414,184 @@ cdef class StepTable(RowTable):
         group.num_copies += 1
         self.num_copies += 1
 
-    cdef void c_show_table(self, int32_t row, int32_t i, int32_t need) noexcept nogil:
+    cdef void c_show_table(self, StepBuffers buffers, int32_t i, int32_t need) noexcept nogil:
         """Bring place i of the step, and the diff, up to the first `need` entries of the row's table."""
-        cdef StepArrays *step = &self.buffers.c
-        cdef GroupArrays *group = &self.buffers.group.c
-        cdef Row *entry = &self.rows[row]
+        cdef StepArrays *step = &buffers.c
+        cdef GroupArrays *group = &buffers.group.c
+        cdef int32_t row = self.named[i]
+        cdef int32_t *shown = self.c_shown(buffers.number)
         cdef int32_t *table = self.c_table(row)
         cdef int32_t *place = group.block_tables + <size_t>i * group.width
-        cdef int32_t j, first = entry.clean
-        if entry.place != i or step.held_rows[i] != row:
-            step.kv_pads[i] = entry.pad
-            group.kv_starts[i] = entry.pad
+        cdef int32_t *told = group.diff + 3 * group.num_diff
+        cdef int32_t j, first = max(shown[row], 0), before = step.places[row]
+        if step.held_rows[i] != row:
+            if before >= 0 and step.held_rows[before] == row:
+                step.held_rows[before] = -1
+            step.held_rows[i] = row
+            step.places[row] = i
             first = 0
+        if first == 0:
+            step.kv_pads[i] = self.rows[row].pad
+            group.kv_starts[i] = self.rows[row].pad
         for j in range(first, need):
             place[j] = table[j]
-        for j in range(need, group.shown[i]):
+        for j in range(need, group.widths[i]):
             place[j] = -1
-        for j in range(entry.clean, need):
-            group.diff[3 * group.num_diff] = row
-            group.diff[3 * group.num_diff + 1] = j
-            group.diff[3 * group.num_diff + 2] = table[j]
-            group.num_diff += 1
-        entry.clean = need
-        entry.place = i
-        step.held_rows[i] = row
-        group.shown[i] = need
+        for j in range(self.rows[row].clean, need):
+            told[0] = row
+            told[1] = j
+            told[2] = table[j]
+            told += 3
+        group.num_diff += max(need - self.rows[row].clean, 0)
+        self.rows[row].clean = max(self.rows[row].clean, need)
+        shown[row] = need
+        group.widths[i] = need
 
-    def commit(self, Step step not None, tokens, accepted=None):
-        """Close the step: its tokens count, and its full blocks can be found from here on.
+    cdef void c_set_depths(self, StepBuffers buffers, const int32_t *depths) noexcept nogil:
+        """Positions of a tree: tokens of the same depth stand at the same position."""
+        cdef int32_t i, k
+        for i in range(buffers.c.num_sequences):
+            for k in range(buffers.c.qo_indptr[i], buffers.c.qo_indptr[i + 1]):
+                buffers.c.positions[k] = (
+                    buffers.c.kv_lens[i] - self.counts[i] - self.rows[self.named[i]].pad + depths[k]
+                )
+        buffers.c.is_tree = True
 
-        Parameters
-        ----------
-        step : Step
-            The open step.
-        tokens : int32 [step.num_tokens] or None
-            Token ids in step order. None: they are not known; these sequences publish no more.
+    cdef void c_find_shared(self, StepBuffers buffers) noexcept nogil:
+        """Runs of adjacent sequences that share leading blocks which all of them see whole.
 
-        Returns
-        -------
-        int
-            Blocks newly published. A block whose content is published already is given up for that one.
+        A run ends where the next sequence shares less than half of what the run so far shares: one short
+        common prompt does not tear apart groups that have much more in common.
         """
-        cdef StepArrays *arrays = &self.buffers.c
-        cdef int32_t *copies = self.buffers.group.c.copies
-        cdef int32_t i, row, count, published = 0
-        cdef const int32_t[::1] given
-        if accepted is not None:
-            raise later("commit(accepted=)")
-        if tokens is not None:
-            given = int32s_of(tokens, "tokens")
-            refuse_negative(given, "tokens")
-        with cython.critical_section(self.pool):
-            self.c_require_current(step)
-            if tokens is not None and given.shape[0] != arrays.num_tokens:
-                raise ValueError(f"{given.shape[0]} tokens for a step of {arrays.num_tokens}")
-            for i in range(arrays.num_sequences):
-                row = arrays.held_rows[i]
-                if self.rows[row].state == LIVE and arrays.kv_lens[i] > self.rows[row].position:
-                    if tokens is None:
-                        self.rows[row].publishes = False
-                    elif self.rows[row].publishes:
-                        count = arrays.kv_lens[i] - self.rows[row].position
-                        self.c_store_tokens(row, &given[arrays.qo_indptr[i]], count)
-                    self.rows[row].position = arrays.kv_lens[i]
-                    published += self.c_publish(row)
-            for i in range(self.buffers.group.c.num_copies):
-                self.pool.c_decref(copies[2 * i])
-            self.c_close()
-        return published
+        cdef const int32_t *tables = buffers.group.c.block_tables
+        cdef size_t width = buffers.group.c.width
+        cdef int32_t *found = buffers.c.shared_prefixes
+        cdef int32_t i = 0, j, common, shared, first, n = buffers.c.num_sequences
+        buffers.c.num_shared = 0
+        while i + 1 < n:
+            first = i
+            shared = 0
+            while i + 1 < n:
+                common = 0
+                j = min(self.c_whole_blocks(buffers, i), self.c_whole_blocks(buffers, i + 1))
+                while common < j and tables[i * width + common] == tables[(i + 1) * width + common]:
+                    common += 1
+                if common == 0 or 2 * common < shared:
+                    break
+                shared = common if shared == 0 else min(shared, common)
+                i += 1
+            i += 1
+            if shared > 0:
+                found[3 * buffers.c.num_shared] = first
+                found[3 * buffers.c.num_shared + 1] = i - first
+                found[3 * buffers.c.num_shared + 2] = shared
+                buffers.c.num_shared += 1
+
+    cdef inline int32_t c_whole_blocks(self, StepBuffers buffers, int32_t i) noexcept nogil:
+        """Blocks of sequence i that lie wholly before its new tokens; 0 where it begins with a pad."""
+        if buffers.c.kv_pads[i] > 0:
+            return 0
+        return self.c_block_of(buffers.c.kv_lens[i] - buffers.c.qo_indptr[i + 1] + buffers.c.qo_indptr[i])
+
+    # -- closing without a trace ----------------------------------------------------------------------------------
 
     def abandon(self, Step step not None):
-        """Close the step as if it never was; only evictions stay."""
-        cdef StepArrays *arrays = &self.buffers.c
-        cdef int32_t *copies = self.buffers.group.c.copies
+        """Close the newest open step as if it never was; only evictions stay."""
+        cdef StepBuffers buffers
+        cdef StepArrays *arrays
+        cdef int32_t *copies
         cdef int32_t i, row, pair, j
         with cython.critical_section(self.pool):
-            self.c_require_current(step)
+            self.c_require_open(step, oldest=False)
+            buffers = step.buffers
+            arrays = &buffers.c
+            copies = buffers.group.c.copies
             for i in range(arrays.num_sequences - 1, -1, -1):
                 row = arrays.held_rows[i]
                 self.rows[row].clean = 0    # whoever replays the diffs may never have seen this step's
-                self.rows[row].place = -1
-                if self.rows[row].num_new > 0:
-                    self.c_drop_blocks(row, self.rows[row].num_blocks - self.rows[row].num_new)
-            for pair in range(self.buffers.group.c.num_copies - 1, -1, -1):
-                row = arrays.held_rows[self.copiers[pair]]
-                j = self.c_block_of(self.rows[row].position)
+                self.c_hide(row)
+                self.rows[row].end -= arrays.qo_indptr[i + 1] - arrays.qo_indptr[i]
+                if arrays.appended[i] > 0:
+                    self.c_drop_blocks(row, self.rows[row].num_blocks - arrays.appended[i])
+            for pair in range(buffers.group.c.num_copies - 1, -1, -1):
+                row = arrays.held_rows[arrays.copiers[pair]]
+                j = self.c_block_of(self.rows[row].end)
                 self.pool.c_decref(copies[2 * pair + 1])
                 self.c_table(row)[j] = copies[2 * pair]
                 self.num_copies -= 1
-            self.c_close()
+            buffers.group.c.num_copies = 0      # the sources are the rows' again
+            for i in range(arrays.num_sequences):
+                self.c_finish_row(arrays.held_rows[i])
+            self.c_close(step)
 
-    cdef int c_require_current(self, Step step) except -1:
+    cdef int c_require_open(self, Step step, bint oldest) except -1:
         if step.owner is not self:
             raise ValueError("the step belongs to another table, or was made from arrays")
-        if step is not self.step:
+        if step.buffers is None:
             raise StepClosed("this step was committed or abandoned before")
+        if step.buffers is not self.c_buffers(0 if oldest else self.num_open - 1):
+            raise StepClosed(
+                "an older step is open: steps are committed oldest first (open_steps has them in order)" if oldest
+                else "a newer step is open: steps are abandoned newest first (open_steps has them in order)"
+            )
         return 0
 
-    cdef int c_close(self) except -1:
-        """Shut the step's view, and let go of the rows that were released meanwhile."""
-        cdef int32_t i
-        for i in range(self.buffers.c.num_sequences):
-            self.c_finish_row(i)
-        with cython.critical_section(self.step):
-            self.step.buffers = None
-        self.step = None
-        return 0
-
-    cdef void c_finish_row(self, int32_t i) noexcept nogil:
-        cdef int32_t row = self.buffers.c.held_rows[i]
-        self.rows[row].in_step = False
-        self.rows[row].num_new = 0
-        if self.rows[row].state == DOOMED:
+    cdef inline void c_finish_row(self, int32_t row) noexcept nogil:
+        """One step less holds the row; the last one takes a released row along."""
+        self.rows[row].holds -= 1
+        if self.rows[row].holds == 0 and self.rows[row].state == DOOMED:
             self.c_drop_blocks(row, 0)
             self.c_close_row(row)
 
+    cdef int c_close(self, Step step) except -1:
+        """Shut the step's view; drop the sources of its copies, and what waited for it."""
+        cdef StepBuffers buffers = step.buffers
+        cdef int32_t k, done = 0, first = 0 if buffers.number == self.order[0] else self.num_open - 1
+        for k in range(buffers.group.c.num_copies):
+            self.pool.c_decref(buffers.group.c.copies[2 * k])
+        self.num_open -= 1
+        for k in range(first, self.num_open):
+            self.order[k] = self.order[k + 1]
+            self.serials[k] = self.serials[k + 1]
+        self.order[self.num_open] = buffers.number
+        while done < self.num_deferred and (self.num_open == 0 or self.deferred[done].step < self.serials[0]):
+            self.pool.c_decref(self.deferred[done].block)
+            done += 1
+        self.num_deferred -= done
+        for k in range(self.num_deferred if done > 0 else 0):
+            self.deferred[k] = self.deferred[k + done]
+        with cython.critical_section(step):
+            step.buffers = None
+        buffers.step = None
+        return 0
+
     cdef dict c_references(self):
-        """Also what the open step holds: one reference to the source of each copy."""
+        """Also what open steps hold: a reference to the source of each copy, and what was given up meanwhile."""
         cdef dict references = RowTable.c_references(self)
-        cdef int32_t pair
-        if self.step is not None:
-            for pair in range(self.buffers.group.c.num_copies):
-                source = self.buffers.group.c.copies[2 * pair]
+        cdef int32_t pair, k
+        cdef StepBuffers buffers
+        for k in range(self.num_open):
+            buffers = self.c_buffers(k)
+            for pair in range(buffers.group.c.num_copies):
+                source = buffers.group.c.copies[2 * pair]
                 references[source] = references.get(source, 0) + 1
+        for k in range(self.num_deferred):
+            references[self.deferred[k].block] = references.get(self.deferred[k].block, 0) + 1
         return references
+
+    cdef int c_check(self) except -1:
+        cdef int32_t row, k, i
+        cdef dict holds = {}
+        cdef StepBuffers buffers
+        RowTable.c_check(self)
+        for k in range(self.num_open):
+            buffers = self.c_buffers(k)
+            for i in range(buffers.c.num_sequences):
+                holds[buffers.c.held_rows[i]] = holds.get(buffers.c.held_rows[i], 0) + 1
+        for row in range(self.max_sequences):
+            if self.rows[row].state != VACANT:
+                require(self.rows[row].holds == holds.get(row, 0),
+                        f"row {row} is held by {self.rows[row].holds} steps, not {holds.get(row, 0)}")
+                require(self.rows[row].holds > 0 or self.rows[row].end == self.rows[row].position,
+                        f"row {row} ends at {self.rows[row].end} without an open step")
+        return 0

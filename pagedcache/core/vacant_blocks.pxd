@@ -18,6 +18,7 @@ cdef class VacantBlocks:
     cdef uint8_t *is_group_stacked      # [groups] the group has an entry in groups
 
     cdef void c_take(self, int32_t after, int32_t count, int32_t *out) noexcept nogil
+    cdef void c_take_this(self, int32_t block) noexcept nogil
     cdef int32_t c_surface(self) noexcept nogil
     cdef void c_open_group(self, int32_t group, int32_t taken) noexcept nogil
     cdef void c_stack_single(self, int32_t block) noexcept nogil

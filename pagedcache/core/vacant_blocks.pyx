@@ -28,7 +28,7 @@ cdef enum:
 cdef class VacantBlocks:
     """Records of blocks 1..num_blocks, and the stacks of those that nobody holds and nothing publishes."""
 
-    def __cinit__(self, num_blocks):
+    def __cinit__(self, num_blocks, policy=None):     # the policy is for BlockPool
         cdef int32_t block, last_group
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, (int, np.integer)):
             raise TypeError(f"num_blocks must be an int, not {type(num_blocks).__name__}")
@@ -87,6 +87,14 @@ cdef class VacantBlocks:
             records[block].refcount = 1
             out[k] = block
             k += 1
+
+    cdef void c_take_this(self, int32_t block) noexcept nogil:
+        """This vacant block, with one reference."""
+        if self.group_vacant[block // GROUP] == GROUP:
+            self.c_open_group(block // GROUP, block)
+        self.group_vacant[block // GROUP] -= 1
+        self.num_vacant -= 1
+        self.records[block].refcount = 1
 
     cdef int32_t c_surface(self) noexcept nogil:
         """The first block of a wholly vacant group, or else a single one; drops stale entries."""

@@ -1,0 +1,148 @@
+"""The verbs of KVCache that move no bytes: SequenceTable's, under the cache's lock."""
+
+import threading
+from collections.abc import Sequence as ABCSequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pagedcache.core import Admission, CacheStats, SequenceTable, Step
+from pagedcache.errors import CacheClosed
+from pagedcache.keys import Key, Namespace
+from pagedcache.sequence import Sequence
+
+__all__ = ["Bookkeeping"]
+
+Prompts = ABCSequence[ArrayLike] | NDArray[np.integer[Any]]
+Border = Namespace | bytes | str | None
+Keys = ABCSequence[ABCSequence[Key] | None] | None
+
+
+class Bookkeeping:
+    """Base of KVCache: whatever concerns the table alone."""
+
+    sequences: SequenceTable
+    _lock: threading.RLock
+    _closed: bool
+
+    def _open(self) -> AbstractContextManager[Any]:
+        if self._closed:
+            raise CacheClosed("the cache is closed; make a new one")
+        return self._lock
+
+    # -- prompts ----------------------------------------------------------------------------------
+
+    def admit(
+        self,
+        prompts: Prompts,
+        *,
+        namespace: Border = None,
+        keys: Keys = None,
+        reserve: int | ArrayLike = 0,
+        pads: ArrayLike | None = None,
+        priority: int = 0,
+    ) -> Admission:
+        """Match, pin and allot, prompt by prompt; see `SequenceTable.admit`."""
+        with self._open():
+            return self.sequences.admit(
+                prompts, namespace=namespace, keys=keys, reserve=reserve, pads=pads, priority=priority
+            )
+
+    def match(self, prompts: Prompts, *, namespace: Border = None, keys: Keys = None) -> NDArray[np.int32]:
+        """Leading tokens of each prompt that are cached; changes nothing. See `SequenceTable.match`."""
+        with self._open():
+            return self.sequences.match(prompts, namespace=namespace, keys=keys)
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    @property
+    def open_steps(self) -> tuple[Step, ...]:
+        """Steps neither committed nor abandoned, oldest first, for whoever has lost one."""
+        with self._open():
+            return self.sequences.open_steps
+
+    def can_extend(
+        self, ids: ArrayLike, counts: int | ArrayLike, *, depths: ArrayLike | None = None, cascade: bool = False
+    ) -> bool:
+        """Whether `extend` with the same arguments would find enough blocks now."""
+        with self._open():
+            return self.sequences.can_extend(ids, counts, depths=depths, cascade=cascade)
+
+    # -- whole sequences --------------------------------------------------------------------------
+
+    def fork(self, ids: ArrayLike, n: int = 1, at: int | ArrayLike | None = None) -> NDArray[np.int64]:
+        """`n` new sequences per id that share its blocks; see `SequenceTable.fork`."""
+        with self._open():
+            return self.sequences.fork(ids, n, at)
+
+    def reorder(self, ids: ArrayLike, parents: ArrayLike) -> None:
+        """Beam step: sequence i goes on from where ``ids[parents[i]]`` is; see `SequenceTable.reorder`."""
+        with self._open():
+            self.sequences.reorder(ids, parents)
+
+    def truncate(self, ids: ArrayLike, positions: int | ArrayLike) -> int:
+        """Roll back; the number of blocks that became usable. See `SequenceTable.truncate`."""
+        with self._open():
+            return self.sequences.truncate(ids, positions)
+
+    def cover(self, fence: int) -> None:
+        """Blocks dropped from here on wait for `fence`; a KVCache with storage does this by itself."""
+        with self._open():
+            self.sequences.cover(fence)
+
+    def retire(self, fence: int) -> int:
+        """The work up to `fence` is done; the number of blocks that became usable. See `SequenceTable.retire`."""
+        with self._open():
+            return self.sequences.retire(fence)
+
+    def sequence(self, handle: int) -> Sequence:
+        """A look at one sequence: its length, position and block table."""
+        with self._open():
+            self.sequences.position(handle)
+            return Sequence(self.sequences, int(handle))
+
+    # -- the prefix cache -------------------------------------------------------------------------
+
+    def pin(self, prompts: Prompts, name: str, *, namespace: Border = None, keys: Keys = None) -> int:
+        """Keep what is published of these prompts; the number of blocks. See `SequenceTable.pin`."""
+        with self._open():
+            return self.sequences.pin(prompts, name, namespace=namespace, keys=keys)
+
+    def unpin(self, name: str) -> int:
+        """Undo `pin`; the number of blocks that became usable."""
+        with self._open():
+            return self.sequences.unpin(name)
+
+    def evict(self, n_blocks: int) -> int:
+        """Give up as many idle cached blocks, or all; how many. See `SequenceTable.evict`."""
+        with self._open():
+            return self.sequences.evict(n_blocks)
+
+    def reset(self) -> int:
+        """Forget the whole prefix cache; the number of blocks. See `SequenceTable.reset`."""
+        with self._open():
+            return self.sequences.reset()
+
+    def invalidate(self, *, namespace: Border) -> int:
+        """Forget what a namespace has published; the number of blocks. See `SequenceTable.invalidate`."""
+        with self._open():
+            return self.sequences.invalidate(namespace=namespace)
+
+    def events(self) -> NDArray[Any]:
+        """What was stored and removed since the last call; see `SequenceTable.events`."""
+        with self._open():
+            return self.sequences.events()
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def stats(self) -> CacheStats:
+        """Counters and sizes, as a snapshot."""
+        with self._open():
+            return self.sequences.stats()
+
+    def check(self) -> None:
+        """Audit every invariant of the bookkeeping; AssertionError names the first that is broken."""
+        with self._open():
+            self.sequences.check()

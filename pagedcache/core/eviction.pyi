@@ -1,0 +1,5 @@
+class EvictionPolicy:
+    num_levels: int
+    nbytes: int
+
+class LRU(EvictionPolicy): ...

@@ -1,0 +1,135 @@
+"""What content depends on besides its tokens: numbers for namespaces, adapters, salts, images.
+
+``pagedcache.keys`` frames whatever begins within one block into bytes; here equal bytes get the same small
+number, which index nodes and rows carry and compare. Comparing numbers is comparing the bytes themselves,
+so that no collision of hashes can join what differs. A number lives while anything refers to it.
+
+    RowKeys   [ blocks: 0  17 ]     of one prompt: something begins in blocks 0 (its namespace) and 17 (an image)
+              [ keys:   3   8 ]
+
+Number 0 says that nothing begins.
+"""
+
+cimport cython
+from libc.stdint cimport int32_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset
+
+
+cdef class KeyTable:
+    """Numbers of framed keys, with their users counted; belongs to one SequenceTable."""
+
+    def __cinit__(self):
+        self.numbers = {}
+        self.entries = [None]
+        self.vacant = []
+        self.room = 16
+        self.users = <int32_t *>calloc(self.room, sizeof(int32_t))
+        if not self.users:
+            raise MemoryError("no memory for a table of keys")
+
+    def __dealloc__(self):
+        free(self.users)
+
+    cdef int32_t c_number(self, bytes framed, object namespace, object secret) except -1:
+        """The number of these bytes, a new one if need be. It may be swept as long as nobody holds it."""
+        cdef int32_t *users
+        cdef int32_t number
+        known = self.numbers.get(framed)
+        if known is not None:
+            return known
+        if 2 * self.num_unused > len(self.numbers) + 16:
+            self.c_sweep()
+        if self.vacant:
+            number = self.vacant.pop()
+        else:
+            number = <int32_t>len(self.entries)
+            if number == self.room:
+                users = <int32_t *>realloc(self.users, 2 * self.room * sizeof(int32_t))
+                if not users:
+                    raise MemoryError(f"no memory for more than {self.room} keys")
+                memset(users + self.room, 0, self.room * sizeof(int32_t))
+                self.users = users
+                self.room *= 2
+            self.entries.append(None)
+        self.entries[number] = (framed, namespace, secret)
+        self.numbers[framed] = number
+        self.num_unused += 1
+        return number
+
+    cdef int c_sweep(self) except -1:
+        """Forget the numbers that nothing refers to."""
+        cdef int32_t number
+        for number in range(1, len(self.entries)):
+            if self.entries[number] is not None and self.users[number] == 0:
+                del self.numbers[self.entries[number][0]]
+                self.entries[number] = None
+                self.vacant.append(number)
+                self.num_unused -= 1
+        return 0
+
+    cdef void c_hold(self, int32_t key) noexcept nogil:
+        if key > 0:
+            self.num_unused -= self.users[key] == 0
+            self.users[key] += 1
+
+    cdef void c_drop(self, int32_t key) noexcept nogil:
+        if key > 0:
+            self.users[key] -= 1
+            self.num_unused += self.users[key] == 0
+
+    cdef RowKeys *c_share(self, RowKeys *keys) noexcept nogil:
+        """One more user; the same pointer, which may be NULL."""
+        if keys != NULL:
+            keys.users += 1
+        return keys
+
+    cdef void c_leave(self, RowKeys *keys) noexcept nogil:
+        """One user less; the last one takes the memory along."""
+        cdef int32_t k
+        if keys == NULL:
+            return
+        keys.users -= 1
+        if keys.users == 0:
+            for k in range(keys.count):
+                self.c_drop(keys.keys[k])
+            free(keys)
+
+
+@cython.no_gc_clear    # __dealloc__ needs the table
+cdef class RowKeysHolder:
+    """A prompt's RowKeys on the way to a row; needs the pool's critical section, as the table does.
+
+    Parameters
+    ----------
+    starts : list of BlockKey
+        From ``pagedcache.keys.block_keys``.
+    """
+
+    def __cinit__(self, KeyTable table not None, list starts, namespace, secret):
+        cdef int32_t k, n = <int32_t>len(starts)
+        self.table = table
+        self.keys = <RowKeys *>malloc(sizeof(RowKeys) + 2 * n * sizeof(int32_t))
+        if not self.keys:
+            raise MemoryError(f"no memory for {n} keys")
+        self.keys.users = 1
+        self.keys.count = 0
+        self.keys.settled = 0
+        self.keys.blocks = <int32_t *>(self.keys + 1)
+        self.keys.keys = self.keys.blocks + n
+        for k in range(n):
+            block, framed, _, stop = starts[k]
+            self.keys.keys[k] = table.c_number(framed, namespace, secret)
+            if block == 0 and table.entries[self.keys.keys[k]][2] != secret:
+                raise ValueError(
+                    f"namespace {namespace!r} is in use with another secret (or none): give each secret a name of its "
+                    "own, or invalidate the namespace and release its sequences first"
+                )
+            self.keys.blocks[k] = block
+            table.c_hold(self.keys.keys[k])
+            self.keys.count = k + 1
+            self.keys.settled = max(self.keys.settled, stop)
+
+    def __dealloc__(self):
+        if self.keys != NULL:
+            self.table.c_leave(self.keys)

@@ -1,0 +1,210 @@
+"""Prompts coming in: admit takes rows and blocks for them, match only looks."""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pagedcache.core.arguments cimport counts_of, refuse_negative
+from pagedcache.core.commit_table cimport CommitTable
+from pagedcache.core.key_table cimport RowKeysHolder
+from pagedcache.core.records cimport NO_NODE
+
+import numpy as np
+
+from pagedcache.core._convert import ragged_tokens
+from pagedcache.core.arguments import bounded_int
+from pagedcache.core.results import Admission
+from pagedcache.keys import Namespace, block_keys
+
+cdef enum:
+    ADMITTED = 0    # as in AdmitStatus
+    NOT_NOW = 1
+    NEVER_FITS = 2
+
+
+cdef const int32_t[::1] own(object values, Py_ssize_t n, str name):
+    """counts_of, as a copy: what is checked and then used must not change between, on any Python."""
+    return np.array(counts_of(values, n, name))
+
+
+cdef inline int32_t entry_of(const int32_t[::1] values, Py_ssize_t i) noexcept nogil:
+    """Entry i of what `own` gave, which may be one for all; 0 where there is nothing."""
+    if values is None:
+        return 0
+    return values[i if i < values.shape[0] else 0]
+
+
+def key_starts(namespace, keys, int32_t block_size, const int64_t[::1] ends):
+    """For each prompt what begins in which of its blocks; None where no prompt has a namespace or key."""
+    cdef Py_ssize_t i, n = ends.shape[0] - 1
+    border = Namespace.of(namespace)
+    if border.secret is not None and not border.name:
+        raise ValueError("the namespace has a secret and no name: the default namespace is everybody's; name it")
+    if keys is None and not border.name:
+        return None
+    if keys is None:
+        keys = [None] * n
+    if len(keys) != n:
+        raise ValueError(f"keys has {len(keys)} entries for {n} prompts; give a list of Key, or None, for each")
+    return [block_keys(border, keys[i], block_size, ends[i + 1] - ends[i]) for i in range(n)]
+
+
+@cython.no_gc_clear
+cdef class PromptTable(CommitTable):
+    """The verbs that take prompts; see SequenceTable."""
+
+    def admit(self, prompts, *, namespace=None, keys=None, reserve=0, pads=None, priority=0):
+        """Match, pin and allot, prompt by prompt.
+
+        Each prompt gets a handle and blocks for its pads, its tokens and `reserve` more, sharing the
+        published blocks of its longest known prefix; or nothing. At most
+        ``(length - 1) // block_size`` blocks are shared, so that a token is left to compute.
+
+        Parameters
+        ----------
+        prompts : sequence of int array-like
+            Token ids, 0 <= id < 2**31; an empty prompt is legal.
+        namespace : Namespace, bytes, str or None
+            The border that no hit crosses; the same for all prompts of the call.
+        keys : sequence of (list of Key, or None), optional
+            For each prompt what its content depends on besides tokens; see `pagedcache.keys`.
+        reserve : int or int32 [n]
+            Positions to allot beyond each prompt.
+        pads : int32 [n], optional
+            Leading positions that are never visible; a padded row neither matches nor publishes.
+        priority : int
+            For an eviction policy with priorities: of the blocks that the sequences use and publish.
+
+        Returns
+        -------
+        Admission
+            NEVER_FITS does not stop the call; everything after the first NOT_NOW is NOT_NOW.
+        """
+        cdef Py_ssize_t i, n
+        cdef int32_t row, waiting = False, widest = 0
+        cdef int32_t outcome
+        cdef int64_t total
+        cdef Prompt prompt
+        cdef list holders
+        flat, ends = ragged_tokens(prompts)
+        cdef const int32_t[::1] tokens = flat
+        cdef const int64_t[::1] indptr = ends
+        n = indptr.shape[0] - 1
+        cdef const int32_t[::1] extras = None if type(reserve) is int and reserve == 0 else own(reserve, n, "reserve")
+        cdef const int32_t[::1] all_pads = None if pads is None else own(pads, n, "pads")
+        refuse_negative(tokens, "prompts")
+        prompt.level = bounded_int(priority, "priority", 0, self.pool.policy.num_levels - 1)
+        starts = key_starts(namespace, keys, self.block_size, indptr)
+        cdef int64_t[::1] ids = np.empty(n, np.int64)
+        cdef int32_t[::1] cached = np.empty(n, np.int32)
+        cdef signed char[::1] status = np.empty(n, np.int8)
+        with cython.critical_section(self.pool):
+            holders = self.c_holders(starts, namespace)
+            for i in range(n):
+                ids[i] = -1
+                cached[i] = 0
+                status[i] = ADMITTED
+                total = indptr[i + 1] - indptr[i] + entry_of(extras, i) + entry_of(all_pads, i)
+                if total <= self.max_length and self.c_blocks_for(<int32_t>total) <= self.pool.num_blocks:
+                    widest = max(widest, self.c_blocks_for(<int32_t>total))
+                else:
+                    status[i] = NEVER_FITS
+            self.c_widen(widest)
+            for i in range(n):
+                if waiting:
+                    status[i] = NOT_NOW
+                    continue
+                if status[i] == NEVER_FITS:
+                    continue
+                prompt.tokens = &tokens[0] + indptr[i] if tokens.shape[0] else NULL
+                prompt.length = indptr[i + 1] - indptr[i]
+                prompt.pad = entry_of(all_pads, i)
+                prompt.reserve = entry_of(extras, i)
+                prompt.keys = NULL if holders is None else (<RowKeysHolder>holders[i]).keys
+                row = self.c_admit(&prompt, &outcome)
+                status[i] = <signed char>outcome
+                if outcome == NOT_NOW:
+                    waiting = True
+                    continue
+                ids[i] = self.c_handle(row)
+                cached[i] = self.rows[row].position - <int32_t>prompt.pad
+            self.pool.c_note_peak()
+        return Admission(ids.base, cached.base, np.asarray(status.base))
+
+    cdef list c_holders(self, list starts, namespace):
+        """The numbered keys of each prompt; None where there are none. Makes objects: before rows are named."""
+        if starts is None:
+            return None
+        border = Namespace.of(namespace)
+        self.index.c_allow_keys()
+        return [RowKeysHolder(self.keys, of_prompt, border.name, border.secret) for of_prompt in starts]
+
+    cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil:
+        """One prompt into a row; status ADMITTED or, with nothing changed, NOT_NOW."""
+        cdef int32_t total = self.c_blocks_for(<int32_t>(prompt.pad + prompt.length + prompt.reserve))
+        cdef int32_t hits = 0, idle = 0, last = NO_NODE, row, j
+        cdef int32_t *table
+        status[0] = NOT_NOW
+        if self.num_vacant == 0:
+            return -1
+        # The row is still vacant, its table may serve as scratch.
+        table = self.c_table(self.vacant[self.num_vacant - 1])
+        if prompt.pad == 0 and prompt.length > 1:
+            hits = self.index.c_match(
+                prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, table, &last
+            )
+        for j in range(hits):
+            idle += self.pool.records[table[j]].refcount == 0
+        if total - hits > self.pool.c_usable() - idle:
+            return -1
+        row = self.c_open_row()
+        for j in range(hits):               # pinned before anything is evicted for the rest
+            self.pool.c_incref(table[j])
+        self.pool.c_make_vacant(total - hits)
+        self.rows[row].num_blocks = hits
+        self.rows[row].num_published = hits
+        self.rows[row].node = last
+        self.rows[row].pad = <int32_t>prompt.pad
+        self.rows[row].publishes = prompt.pad == 0
+        self.rows[row].keys = self.keys.c_share(<RowKeys *>prompt.keys)
+        self.rows[row].level = <uint8_t>prompt.level
+        self.rows[row].position = <int32_t>prompt.pad + hits * self.block_size
+        self.rows[row].end = self.rows[row].position
+        self.c_append_blocks(row, total)
+        if prompt.level > 0:
+            for j in range(hits):
+                self.pool.policy.c_raise(table[j], prompt.level)
+        self.query_tokens += prompt.length
+        self.hit_tokens += hits * self.block_size
+        status[0] = ADMITTED
+        return row
+
+    def match(self, prompts, *, namespace=None, keys=None):
+        """What admit would call cached for each prompt alone, called now; changes nothing.
+
+        Returns
+        -------
+        int32 [n]
+            Leading tokens of each prompt whose K/V is there; 0 for a prompt that never fits.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t length
+        cdef int32_t last, hits
+        cdef list holders
+        flat, ends = ragged_tokens(prompts)
+        cdef const int32_t[::1] tokens = flat
+        cdef const int64_t[::1] indptr = ends
+        refuse_negative(tokens, "prompts")
+        starts = key_starts(namespace, keys, self.block_size, indptr)
+        cdef int32_t[::1] blocks = np.empty(self.pool.num_blocks, np.int32)
+        cdef int32_t[::1] cached = np.zeros(indptr.shape[0] - 1, np.int32)
+        with cython.critical_section(self.pool):
+            holders = self.c_holders(starts, namespace)
+            for i in range(cached.shape[0]):
+                length = indptr[i + 1] - indptr[i]
+                if 1 < length <= self.max_length and self.c_blocks_for(<int32_t>length) <= self.pool.num_blocks:
+                    hits = self.index.c_match(
+                        &tokens[0] + indptr[i], <int32_t>((length - 1) // self.block_size),
+                        NULL if holders is None else (<RowKeysHolder>holders[i]).keys, &blocks[0], &last
+                    )
+                    cached[i] = hits * self.block_size
+        return cached.base
