@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t
 from pagedcache.core.eviction cimport EvictionPolicy
 from pagedcache.core.fence_queue cimport FenceQueue
 from pagedcache.core.prefix_index cimport PrefixIndex
+from pagedcache.core.records cimport BlockRecord
 from pagedcache.core.vacant_blocks cimport VacantBlocks
 
 
@@ -40,6 +41,14 @@ cdef class BlockPool(VacantBlocks):
         if self.records[block].refcount == 0:
             self.policy.c_remove(block)
         self.records[block].refcount += 1
+
+    @cython.final
+    cdef inline void c_share(self, const int32_t *blocks, int32_t count) noexcept nogil:
+        """One more reference to each of these blocks, which somebody holds."""
+        cdef BlockRecord *records = self.records
+        cdef int32_t k
+        for k in range(count):
+            records[blocks[k]].refcount += 1
 
     @cython.final
     cdef inline int32_t c_decref(self, int32_t block) noexcept nogil:

@@ -154,13 +154,18 @@ cdef class BlockPool(VacantBlocks):
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil:
         """Drop one reference to each of `count` blocks, the last first; how many became usable."""
         cdef int32_t k = count, usable = 0, j
+        cdef bint pending = self.fences.c_pending()
+        cdef BlockRecord *records = self.records
         self.policy.c_tick()
         while k > 0:
-            if k >= GROUP and self.c_is_lone_group(blocks + k - GROUP) and not self.fences.c_pending():
+            if records[blocks[k - 1]].refcount > 1 and not pending:     # forks: somebody else has it too
+                k -= 1
+                records[blocks[k]].refcount -= 1
+            elif k >= GROUP and not pending and self.c_is_lone_group(blocks + k - GROUP):
                 k -= GROUP
                 usable += GROUP
                 for j in range(GROUP):
-                    self.records[blocks[k] + j].refcount = 0
+                    records[blocks[k] + j].refcount = 0
                 self.c_put_group(blocks[k])
             else:
                 k -= 1

@@ -7,7 +7,7 @@ from libc.stdlib cimport free, malloc
 from pagedcache.core.arguments cimport refuse_negative
 from pagedcache.core.block_pool cimport BlockPool
 from pagedcache.core.event_log cimport EventLog
-from pagedcache.core.key_table cimport RowKeysHolder
+from pagedcache.core.key_table cimport RowKeysHolder, key_at
 from pagedcache.core.prompt_table cimport PromptTable
 from pagedcache.core.records cimport NO_NODE
 from pagedcache.core.row_table cimport VACANT
@@ -199,7 +199,7 @@ cdef class CacheTable(PromptTable):
         int
             Blocks that can no longer be found.
         """
-        cdef int32_t block, node, row
+        cdef int32_t block, node, row, first
         border = Namespace.of(namespace).name
         cdef uint8_t[::1] doomed = np.zeros(self.pool.num_blocks, np.uint8)     # by node
         cdef int32_t[::1] root = np.full(self.pool.num_blocks, NO_NODE, np.int32)
@@ -207,9 +207,8 @@ cdef class CacheTable(PromptTable):
         with cython.critical_section(self.pool):
             self.c_forget_pins(border, all_of_them=False)
             for row in range(self.max_sequences):
-                if self.rows[row].state != VACANT and border == self.c_namespace(
-                    self.rows[row].keys.keys[0] if self.rows[row].keys != NULL and self.rows[row].keys.count > 0 else 0
-                ):
+                first = 0
+                if self.rows[row].state != VACANT and border == self.c_namespace(key_at(self.rows[row].keys, &first, 0)):
                     self.c_silence(row)
             for block in range(1, self.pool.num_blocks + 1):
                 node = self.pool.records[block].node

@@ -88,6 +88,8 @@ cdef class CommitTable(StepTable):
         if tokens is not None and tokens.shape[0] != arrays.num_tokens:
             raise ValueError(f"{tokens.shape[0]} tokens for a step of {arrays.num_tokens}")
         if ends is None:
+            if arrays.is_tree:
+                self.c_require_path(step)
             return 0
         if ends.shape[0] != arrays.num_sequences + 1:       # another thread's step has taken this one's buffers
             raise ValueError(f"accepted has {ends.shape[0] - 1} lists for {arrays.num_sequences} sequences")
@@ -98,6 +100,21 @@ cdef class CommitTable(StepTable):
                     f"tokens of handle {arrays.ids[i]} (entry {i}) would be dropped, but a newer open step goes on "
                     "from them: abandon that first"
                 )
+        return 0
+
+    cdef int c_require_path(self, Step step) except -1:
+        """A tree that is committed whole has to be a path."""
+        cdef StepArrays *arrays = &step.buffers.c
+        cdef int32_t i, k
+        cdef int64_t depth
+        for i in range(arrays.num_sequences):
+            for k in range(arrays.qo_indptr[i], arrays.qo_indptr[i + 1]):
+                depth = arrays.positions[k] - (arrays.kv_lens[i] - arrays.qo_indptr[i + 1] + k - arrays.kv_pads[i])
+                if depth != 0:
+                    raise ValueError(
+                        f"new token {k - arrays.qo_indptr[i]} of sequence {i} was computed for depth "
+                        f"{depth + k - arrays.qo_indptr[i]} of a tree: say which tokens are accepted"
+                    )
         return 0
 
     cdef int c_reserve_deferred(self, StepBuffers buffers) except -1:
@@ -226,6 +243,16 @@ cdef class CommitTable(StepTable):
             entry.node = node
             entry.num_published += 1
         return published
+
+    cdef inline void c_publish_rest(self, int32_t row) noexcept nogil:
+        """Publish full blocks that are not yet, as after swap_in, before the row is shared.
+
+        Otherwise one of the sharers would publish a block under a parent that the others do not hold.
+        """
+        if self.rows[row].publishes and self.c_block_of(self.rows[row].position) > self.rows[row].num_published:
+            self.rows[row].holds += 1       # c_give_up asks whether newer steps have the row; none has
+            self.c_publish(row)
+            self.rows[row].holds -= 1
 
     cdef inline void c_give_up(self, int32_t row, int32_t block) noexcept nogil:
         """Drop the row's reference: at once, or when the steps that may have the block in their tables are closed."""

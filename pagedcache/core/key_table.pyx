@@ -119,8 +119,9 @@ cdef class RowKeysHolder:
         self.keys.keys = self.keys.blocks + n
         for k in range(n):
             block, framed, _, stop = starts[k]
-            self.keys.keys[k] = table.c_number(framed, namespace, secret)
-            if block == 0 and table.entries[self.keys.keys[k]][2] != secret:
+            in_border = block == 0 and namespace != b""     # only such bytes name the namespace
+            self.keys.keys[k] = table.c_number(framed, namespace if in_border else b"", secret if in_border else None)
+            if in_border and table.entries[self.keys.keys[k]][2] != secret:
                 raise ValueError(
                     f"namespace {namespace!r} is in use with another secret (or none): give each secret a name of its "
                     "own, or invalidate the namespace and release its sequences first"

@@ -86,7 +86,8 @@ cdef class ResidencyTable(CacheTable):
         return usable
 
     cdef inline bint c_is_own(self, int32_t block) noexcept nogil:
-        return self.pool.records[block].refcount == 1
+        """Whether only one sequence holds the block; the fence queue is no holder."""
+        return self.pool.records[block].refcount - self.pool.fences.c_has(block) == 1
 
     cdef int32_t c_own_blocks(self, int32_t row) noexcept nogil:
         cdef int32_t j, own = 0
@@ -243,8 +244,7 @@ cdef class ResidencyTable(CacheTable):
                 movable = True
                 runs = table[j] % GROUP == 0
                 for k in range(<int32_t>GROUP):
-                    # a caller's block is its caller's to name
-                    movable = movable and self.c_is_own(table[j + k]) and self.pool.callers[table[j + k]] == 0
+                    movable = movable and self.pool.records[table[j + k]].refcount == 1
                     runs = runs and table[j + k] == table[j] + k
                 if movable and not runs:
                     for k in range(<int32_t>GROUP):

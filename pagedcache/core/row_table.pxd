@@ -7,6 +7,9 @@ from pagedcache.core.prefix_index cimport PrefixIndex
 from pagedcache.core.records cimport NO_NODE
 
 
+cdef enum:
+    MAX_STEPS = 8   # open at a time; a deeper pipeline only holds memory longer
+
 cdef enum:          # states of a row
     VACANT          # no sequence
     LIVE            # a sequence that its handle names

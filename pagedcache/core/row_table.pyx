@@ -29,7 +29,6 @@ cdef enum:
     FIRST_PITCH = 64            # entries of a table row to begin with; doubled on demand
     MAX_LENGTH = 0x7FFFF800     # positions, and their round-up to whole blocks, must fit int32
     MAX_ROWS = 1 << 24
-    MAX_STEPS = 8               # a deeper pipeline only holds memory longer
 
 
 @cython.no_gc_clear    # __dealloc__ needs the pool

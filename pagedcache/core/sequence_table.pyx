@@ -110,12 +110,13 @@ cdef class SequenceTable(ResidencyTable):
 
     cdef int64_t c_fork(self, int32_t row, int32_t cut) noexcept nogil:
         """Handle of a new row that shares the blocks of `row` up to position `cut`."""
-        cdef int32_t child = self.c_open_row()
-        cdef int32_t blocks = self.c_blocks_for(cut), j
+        cdef int32_t child
+        self.c_publish_rest(row)
+        child = self.c_open_row()
+        cdef int32_t blocks = self.c_blocks_for(cut)
         cdef int32_t *table = self.c_table(child)
         memcpy(table, self.c_table(row), blocks * sizeof(int32_t))
-        for j in range(blocks):
-            self.pool.c_incref(table[j])
+        self.pool.c_share(table, blocks)
         self.rows[child].num_blocks = blocks
         self.rows[child].position = cut
         self.rows[child].end = cut
@@ -169,18 +170,19 @@ cdef class SequenceTable(ResidencyTable):
 
     cdef void c_reorder(self, const int32_t *parents, int32_t n, Row *former, int32_t *scratch) noexcept nogil:
         """Rows that change parents take references first, then let go of their own."""
-        cdef int32_t i, j, row, blocks
-        cdef int32_t *table
+        cdef int32_t i, row, blocks
         cdef RowKeys *own_keys
+        for i in range(n):
+            self.c_publish_rest(self.named[i])
         for i in range(n):
             row = self.named[i]
             former[i] = self.rows[row]
             memcpy(scratch + <size_t>i * self.pitch, self.c_table(row), former[i].num_blocks * sizeof(int32_t))
         for i in range(n):
             if parents[i] != i:
-                table = scratch + <size_t>parents[i] * self.pitch
-                for j in range(self.c_blocks_for(former[parents[i]].position)):
-                    self.pool.c_incref(table[j])
+                self.pool.c_share(
+                    scratch + <size_t>parents[i] * self.pitch, self.c_blocks_for(former[parents[i]].position)
+                )
         for i in range(n):
             row = self.named[i]
             if parents[i] == i:

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t
 
-from pagedcache.core.row_table cimport RowTable
-from pagedcache.core.step cimport Step, StepBuffers
+from pagedcache.core.row_table cimport MAX_STEPS, RowTable
+from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
 
 cdef struct Demand:
@@ -23,6 +23,8 @@ cdef struct Deferred:
 
 cdef class StepTable(RowTable):
     cdef StepBuffers buffers    # the first of the chain of num_buffers; a list would be emptied by the collector
+    cdef StepArrays *step_arrays[MAX_STEPS]     # theirs, for whoever looks at other steps than its own
+    cdef GroupArrays *group_arrays[MAX_STEPS]
     cdef int32_t *order         # [num_buffers] buffers of open steps, oldest first; then those that are spare
     cdef int64_t *serials       # [num_buffers] serial numbers of the open steps
     cdef int32_t num_open
@@ -42,6 +44,7 @@ cdef class StepTable(RowTable):
     cdef void c_demand_more(self, StepBuffers buffers, int32_t i, Demand *demand) noexcept nogil
     cdef void c_forgo(self, const Demand *demand) noexcept nogil
     cdef bint c_is_copied_beyond(self, StepBuffers buffers, int32_t block, int32_t start, int32_t copies) noexcept nogil
+    cdef int32_t c_source_holds(self, int32_t block) noexcept nogil
     cdef void c_fill(self, StepBuffers buffers, const Demand *demand) noexcept nogil
     cdef void c_append_new(self, StepBuffers buffers, int32_t i, int32_t need) noexcept nogil
     cdef void c_fill_tokens(self, StepBuffers buffers, int32_t i) noexcept nogil

@@ -19,7 +19,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from pagedcache.core.arguments cimport counts_of, handles_of, int32s_of
-from pagedcache.core.records cimport BlockRecord, ZERO_BLOCK
+from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
 from pagedcache.core.row_table cimport DOOMED, OPEN_OR_CLOSED, VACANT, Row, RowTable, named_row
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
@@ -41,6 +41,8 @@ cdef class StepTable(RowTable):
             buffers = StepBuffers(self.max_sequences, k)
             buffers.sibling = self.buffers
             self.buffers = buffers
+            self.step_arrays[k] = &buffers.c
+            self.group_arrays[k] = &buffers.group.c
         self.order = <int32_t *>calloc(self.num_buffers, sizeof(int32_t))
         self.serials = <int64_t *>calloc(self.num_buffers, sizeof(int64_t))
         self.counts = <int32_t *>calloc(self.max_sequences + 1, sizeof(int32_t))
@@ -301,8 +303,9 @@ cdef class StepTable(RowTable):
         """Count what a special entry takes.
 
         Rows that share a last block write one after the other: the last of them alone has it then, and
-        writes in place. So each copier's reference is taken off while counting, and put back at the end.
-        Not, however, where a copier stands further on: abandon gives it the block back, with its tokens.
+        writes in place. So each copier's reference is taken off while counting, and put back at the end;
+        what open steps hold of sources does not count either. Not, however, where a copier stands further
+        on: abandon gives it the block back, with its tokens.
         """
         cdef int32_t row = self.named[i], start = buffers.c.kv_lens[i] - self.counts[i]
         cdef Row *entry = &self.rows[row]
@@ -314,7 +317,7 @@ cdef class StepTable(RowTable):
             demand.blocks += need - entry.num_blocks
         if self.counts[i] > 0 and last * self.block_size != start:
             block = self.c_table(row)[last]
-            if (not self.c_is_writable(block)
+            if (records[block].node != NO_NODE or records[block].refcount - self.c_source_holds(block) > 1
                     or self.c_is_copied_beyond(buffers, block, start, <int32_t>demand.copies)):
                 records[block].refcount -= 1
                 buffers.c.copiers[demand.copies] = i
@@ -323,14 +326,34 @@ cdef class StepTable(RowTable):
     cdef bint c_is_copied_beyond(
         self, StepBuffers buffers, int32_t block, int32_t start, int32_t copies
     ) noexcept nogil:
-        """Whether one of the copiers so far has more of this block than what lies before `start`."""
-        cdef int32_t k, i, other
+        """Whether a copier, of this step so far or of an open one, has more of this block than lies before `start`."""
+        cdef int32_t k, i, pair, other
+        cdef const StepArrays *opened
+        cdef const GroupArrays *group
         for k in range(copies):
             i = buffers.c.copiers[k]
             other = buffers.c.kv_lens[i] - self.counts[i]
             if other > start and self.c_table(self.named[i])[self.c_block_of(other)] == block:
                 return True
+        for k in range(self.num_open):
+            opened = self.step_arrays[self.order[k]]
+            group = self.group_arrays[self.order[k]]
+            for pair in range(group.num_copies):
+                i = opened.copiers[pair]
+                other = opened.kv_lens[i] - opened.qo_indptr[i + 1] + opened.qo_indptr[i]
+                if other > start and group.copies[2 * pair] == block:
+                    return True
         return False
+
+    cdef int32_t c_source_holds(self, int32_t block) noexcept nogil:
+        """References of open steps to the block as the source of a copy."""
+        cdef int32_t k, pair, holds = 0
+        cdef const GroupArrays *group
+        for k in range(self.num_open):
+            group = self.group_arrays[self.order[k]]
+            for pair in range(group.num_copies):
+                holds += group.copies[2 * pair] == block
+        return holds
 
     cdef void c_forgo(self, const Demand *demand) noexcept nogil:
         """As if c_demand never was."""
