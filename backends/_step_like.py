@@ -32,8 +32,15 @@ class StepLike(GroupLike, Protocol):
     """The attributes of a step that a backend reads; ``pagedcache.core.Step`` has them.
 
     Query ``i`` of sequence ``s``, which has ``n = qo_indptr[s+1] - qo_indptr[s]`` of them, stands
-    at row coordinate ``kv_lens[s] - n + i`` and sees the keys from ``max(kv_starts[s],
-    kv_pads[s])`` to itself.
+    at row coordinate ``c = kv_lens[s] - n + i``. With a window W and S sink tokens it sees, cut at c,
+    the keys ``[pad, pad + S)`` and ``[max(kv_starts[s], pad, c - W + 1), c]``, pad being
+    ``kv_pads[s]``; without a window W is infinite.
+
+    Window, sinks and ALiBi count in positions, which are row coordinates less the pad except
+    where `positions` says otherwise: tokens of a speculation tree stand beside each other. A key is
+    a sink where its position is below S, and within the window where its position is more than
+    the query's less W. Which of the new tokens a query sees at all, `mask` says, else the order
+    of their row coordinates.
     """
 
     @property
@@ -53,6 +60,16 @@ class StepLike(GroupLike, Protocol):
     @property
     def kv_pads(self) -> Int32:
         """[n], how many leading row coordinates are never visible."""
+
+    @property
+    def positions(self) -> Int64:
+        """[tokens], position of each new token."""
+
+    @property
+    def shared_prefixes(self) -> Int32 | None:
+        """[g, 3], or None: first sequence in step order, number of adjacent sequences, and number of
+        leading blocks that they share. A backend may attend to these once for all of them; the
+        result is the same but for rounding."""
 
     @property
     def groups(self) -> Sequence[GroupLike]:

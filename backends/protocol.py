@@ -100,7 +100,9 @@ class Backend(Protocol):
         """Own memory, all zero; or the caller's `buffers`, one (K, V[, scales]) per plane."""
 
     def write(self, storage: OwnStorage, layer: int, k: Array, v: Array, slots: Array) -> None:
-        """Store k [tokens, kv_heads, head_dim] and v [tokens, kv_heads, v_head_dim] at int64 slots."""
+        """Store k [tokens, kv_heads, head_dim] and v [tokens, kv_heads, v_head_dim] at int64 slots,
+        rounded to nearest, ties to even. int8 and float8_e4m3: per token and head, scale = absmax / 127
+        (448), 1 where that is 0, and x / scale is stored; all in float32."""
 
     def attend(self, storage: OwnStorage, layer: int, q: Array, step: StepLike, *, scale: float | None = None,
                window: int | None = None, sink_tokens: int = 0, sink_logits: Array | None = None,
@@ -108,10 +110,23 @@ class Backend(Protocol):
                mask_indptr: Array | None = None, precision: str | None = None, out: Array | None = None,
                lse: Array | None = None) -> Array:
         """Attention of q [tokens, q_heads, head_dim]: out [tokens, q_heads, v_head_dim]; lse float32
-        [tokens, q_heads], natural log, is filled where given. No visible key: 0 and -inf."""
+        [tokens, q_heads], natural log of the softmax's denominator, is filled where given.
+
+        A score is ``scale * q . k``, then ``softcap * tanh(score / softcap)``, then plus
+        ``alibi_slopes[head] * (position of k - position of q)``; then comes what is visible, as
+        StepLike has it. The denominator is the sum of exp(score), plus ``exp(sink_logits[head])``:
+        lse counts the sink logit too, so that parts of which one had it merge rightly. No visible
+        key: 0 and -inf (with sink logits: 0 and the logit).
+
+        ``sink_logits``, ``alibi_slopes``: float [q_heads]. ``mask``: uint8, the bits [q_len, q_len] of
+        each sequence, row after row (query, new token), lowest bit first, filled up to whole bytes;
+        those of sequence s are ``mask[mask_indptr[s]:mask_indptr[s + 1]]``, int64 [n + 1]. An empty
+        span means causal. Older tokens are visible to all. A variant that capabilities leave out,
+        and a `precision` that the backend lacks, raise UnsupportedByBackend."""
 
     def merge(self, outs: Array, lses: Array) -> tuple[Array, Array]:
-        """Attention over disjoint sets of keys, stacked on axis 0, as if over their union."""
+        """Attention over disjoint sets of keys, stacked on axis 0, as if over their union. A part with
+        lse -inf counts for nothing, whatever its out holds; where all have it: 0 and -inf."""
 
     def copy_blocks(self, storage: OwnStorage, pairs: Array) -> None:
         """Copy blocks in every plane, pairs int32 [m, 2] (src, dst); none is both src and dst."""
@@ -131,4 +146,4 @@ class Backend(Protocol):
         """Wait until all submitted work is done."""
 
     def fence(self) -> int:
-        """An increasing number that covers all work submitted so far; 0 is always done."""
+        """An increasing int64 that covers all work submitted so far; 0 is always done."""

@@ -1,23 +1,11 @@
 """What comes in from outside, checked before anything is read or written by it."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends._step_like import StepLike
-
-__all__ = ["Rows", "block_ids", "indices", "output", "step_rows"]
-
-
-class Rows(NamedTuple):
-    """The sequences of a step: plain ints, one per sequence, and the tables."""
-
-    begins: list[int]  # first query
-    ends: list[int]  # one beyond the last query
-    starts: list[int]  # first visible row coordinate
-    kv_lens: list[int]
-    tables: npt.NDArray[np.int32]  # [n, width]
+__all__ = ["block_ids", "indices", "output", "slots"]
 
 
 def indices(name: str, values: Any, ndim: int = 1) -> npt.NDArray[np.int64]:
@@ -57,42 +45,6 @@ def _within(
         if (twice := ordered[1:][ordered[1:] == ordered[:-1]]).size:
             raise ValueError(f"{name} holds {what} {twice[0]} twice")
     return array
-
-
-def step_rows(step: StepLike, group: int, block_size: int, num_blocks: int, num_tokens: int) -> Rows:
-    """Return the sequences of a step, whose visible blocks all exist in the pool."""
-    if step.block_size != block_size:
-        raise ValueError(f"the step has block_size {step.block_size}; the storage has {block_size}")
-    own = step.groups[group] if group else step
-    tables = np.asarray(own.block_tables)
-    indptr, kv_lens = np.asarray(step.qo_indptr), np.asarray(step.kv_lens)
-    starts = np.maximum(own.kv_starts, step.kv_pads)
-    n = len(kv_lens)
-    if tables.shape[:1] != (n,) or starts.shape != (n,) or indptr.shape != (n + 1,):
-        raise ValueError(
-            f"the step's arrays do not agree on the number of sequences: block_tables {tables.shape}, "
-            f"kv_lens {kv_lens.shape}, kv_starts {starts.shape}, qo_indptr {indptr.shape}"
-        )
-    if indptr[0] != 0 or indptr[-1] != num_tokens or (indptr[1:] < indptr[:-1]).any():
-        raise ValueError(f"qo_indptr must rise from 0 to {num_tokens}, the number of queries; it is {indptr}")
-    if n:
-        capacity = tables.shape[1] * block_size
-        if kv_lens.min() < 0 or kv_lens.max() > capacity or starts.min() < 0:
-            raise ValueError(
-                f"kv_lens must be 0 to {capacity} (table width {tables.shape[1]} x block_size {block_size}) and "
-                f"kv_starts not negative; kv_lens is {kv_lens}, the first visible positions are {starts}"
-            )
-        logical = np.arange(tables.shape[1])
-        visible = (logical >= (starts // block_size)[:, None]) & (logical * block_size < kv_lens[:, None])
-        visible &= (starts < kv_lens)[:, None]
-        wrong = visible & ((tables < 1) | (tables > num_blocks))
-        if wrong.any():
-            row, entry = np.argwhere(wrong)[0]
-            raise ValueError(
-                f"block_tables[{row}, {entry}] is {tables[row, entry]}, in the visible part of the sequence; "
-                f"the pool has blocks 1 to {num_blocks}"
-            )
-    return Rows(indptr[:-1].tolist(), indptr[1:].tolist(), starts.tolist(), kv_lens.tolist(), tables)
 
 
 def output(name: str, array: Any, shape: tuple[int, ...], dtypes: tuple[np.dtype[Any], ...]) -> npt.NDArray[Any]:

@@ -1,4 +1,14 @@
-"""Attention of one sequence over its blocks, in float32.
+"""Attention of some queries to the keys of one block table, in float32.
+
+For query i, key j, and the query head h that reads a KV head::
+
+    score  = scale * q[i] . k[j]
+    score  = softcap * tanh(score / softcap)                     where there is a cap
+    score += alibi_slopes[h] * (position of j - position of i)   where there are slopes
+    score  = -inf                                                where i does not see j (_sight.py)
+    out[i] = sum over j of exp(score) * v[j]  /  total
+    total  = sum over j of exp(score)  +  exp(sink_logits[h])    the last where there are such
+    lse[i] = log(total)
 
 The result for a sequence must not depend on the sequences beside it or on the number of BLAS
 threads, bit for bit. Hence every matrix product has one of a few fixed shapes, filled up where
@@ -16,19 +26,17 @@ of weights and weighted sum of V are carried along, and fade when a larger score
 and Gimelshein, 2018). Panels, stretches and tiles follow from the sequence's own lengths alone.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends.reference._formats import widened
 from pagedcache.backends.reference._memory import Scratch
-from pagedcache.backends.reference._storage import NumpyStorage
+from pagedcache.backends.reference._reader import LayerReader
+from pagedcache.backends.reference._rule import Rule
+from pagedcache.backends.reference._sight import Int64, Sight
 
-__all__ = ["LayerReader", "attend_sequence"]
+__all__ = ["attend"]
 
 Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 
 # OpenBLAS uses one thread where m * n * k <= 2**18. Measured with 0.3.31 on 1 and 2 threads: up to
 # there the bits agree for every shape tried, at twice that they differ for every shape. The
@@ -41,85 +49,31 @@ KEY_TILES = (32, 256)  # smallest and largest; sizes are multiples of the smalle
 WORKING_SET = 2**18  # float32 values of scores, and of K, to hold at a time
 
 
-class LayerReader:
-    """The K and V of one layer, read by rows of one token (NHD) or one token and head (HND)."""
-
-    def __init__(self, storage: NumpyStorage, layer: int, scratch: Scratch) -> None:
-        self.scratch = scratch
-        spec = storage.spec
-        key, value = storage.raw(layer)
-        self.kv_heads, self.head_dim, self.v_head_dim = spec.kv_heads, spec.head_dim, spec.v_head_dim
-        self._block_size, self._by_head = spec.block_size, spec.layout == "HND"
-        row_axes = 3 if self._by_head else 2
-        self._key = key.reshape(-1, *key.shape[row_axes:])
-        self._value = value.reshape(-1, *value.shape[row_axes:])
-        self._offsets = np.arange(self._block_size)
-        self._heads = np.arange(self.kv_heads)[:, None] * self._block_size
-
-    def rows(self, table: npt.NDArray[np.int32], start: int, stop: int) -> Int64:
-        """Return where the tokens [start, stop) of a sequence are: [tokens], or [heads, tokens] by head."""
-        first = start // self._block_size
-        blocks = table[first : (stop - 1) // self._block_size + 1].astype(np.int64)
-        blocks *= self._block_size * (self.kv_heads if self._by_head else 1)
-        rows = (blocks[:, None] + self._offsets).reshape(-1)
-        rows = rows[start - first * self._block_size : stop - first * self._block_size]
-        return rows + self._heads if self._by_head else rows
-
-    def read(self, rows: Int64, size: int) -> tuple[Float32, Float32]:
-        """Return K [heads, size, head_dim] and V [heads, size, v_head_dim], valid until the next call.
-
-        Beyond the given rows the last one is repeated: its scores are masked there, and whatever
-        it holds, it cannot spoil more than where it counts. Slots that hold no token are not read.
-        """
-        count = rows.shape[-1]
-        padded = self.scratch.array("rows", (*rows.shape[:-1], size), np.int64)
-        padded[..., :count] = rows
-        padded[..., count:] = rows[..., -1:]
-        return self._gathered("K", self._key, padded), self._gathered("V", self._value, padded)
-
-    def _gathered(self, name: str, plane: npt.NDArray[Any], rows: Int64) -> Float32:
-        shape = (*rows.shape, *plane.shape[1:])
-        # mode="clip" writes straight to `out`; step_rows has found every row within the plane.
-        stored = plane.take(rows, axis=0, out=self.scratch.array(name, shape, plane.dtype.type), mode="clip")
-        tokens = stored
-        if stored.dtype != np.float32:
-            tokens = widened(stored, out=self.scratch.array(name, shape, np.float32))
-        return tokens if self._by_head else tokens.transpose(1, 0, 2)
-
-
-def attend_sequence(
-    layer: LayerReader, q: Float32, table: npt.NDArray[np.int32], start: int, kv_len: int, out: Float32, lse: Float32
-) -> None:
-    """Fill `out` and `lse` with the attention of the last queries of a sequence to its keys.
+def attend(layer: LayerReader, q: Float32, sight: Sight, rule: Rule, out: Float32, lse: Float32) -> None:
+    """Fill `out` and `lse` with the attention of queries to the keys that they see.
 
     Parameters
     ----------
     layer : LayerReader
         Where K and V are.
-    q : float32 [q_len, q_heads, head_dim]
-        Queries, times the scale. The last stands at row coordinate ``kv_len - 1``, and each sees
-        the keys from `start` to its own coordinate.
-    table : int32 [width]
-        Blocks of the sequence; read only where they hold those keys.
-    out : float32 [q_len, q_heads, v_head_dim]
+    q : float32 [queries, q_heads, head_dim]
+        Times the scale.
+    sight : Sight
+        Where the keys are, and which of them each query sees.
+    rule : Rule
+        The variants.
+    out : float32 [queries, q_heads, v_head_dim]
         0 where a query sees no key.
-    lse : float32 [q_len, q_heads]
-        Natural logarithm of the sum of exp(score); -inf where a query sees no key.
+    lse : float32 [queries, q_heads]
+        -inf where a query sees no key and there are no sink logits.
     """
-    q_len, q_heads, _ = q.shape
-    blind = min(q_len, max(0, start - (kv_len - q_len)))  # leading queries, which stand before every key
-    out[:blind], lse[:blind] = 0, -np.inf
-    if blind == q_len:
-        return
+    queries, q_heads, _ = q.shape
     group = q_heads // layer.kv_heads
-    row_tile, key_tile = _tiles(q_len * group, max(layer.head_dim, layer.v_head_dim))
-    panel = max(1, WORKING_SET // (layer.kv_heads * key_tile * group))  # queries
-    rows = layer.rows(table, start, kv_len)
-    for begin in range(blind, q_len, panel):
-        end = min(begin + panel, q_len)
-        first = kv_len - q_len + begin - start  # the key where query `begin` stands
-        seen = rows[..., : first + end - begin]
-        _attend_panel(layer, q[begin:end], seen, first, row_tile, key_tile, out[begin:end], lse[begin:end])
+    tiles = _tiles(queries * group, max(layer.head_dim, layer.v_head_dim))
+    panel = max(1, WORKING_SET // (layer.kv_heads * tiles[1] * group))  # queries
+    for begin in range(0, queries, panel):
+        chosen = slice(begin, begin + panel)
+        _attend_panel(layer, q[chosen], sight.panel(chosen), rule, tiles, out[chosen], lse[chosen])
 
 
 def _tiles(rows: int, width: int) -> tuple[int, int]:
@@ -132,47 +86,59 @@ def _tiles(rows: int, width: int) -> tuple[int, int]:
 
 
 def _attend_panel(
-    layer: LayerReader, q: Float32, rows: Int64, first: int, row_tile: int, key_tile: int, out: Float32, lse: Float32
+    layer: LayerReader, q: Float32, sight: Sight, rule: Rule, tiles: tuple[int, int], out: Float32, lse: Float32
 ) -> None:
-    """Attend from some queries to the keys of `rows`: query i to the keys 0 ... first + i, so to one at least."""
+    """Attend from queries that fit into memory together."""
     queries, q_heads, _ = q.shape
-    heads, group = layer.kv_heads, q_heads // layer.kv_heads
+    heads, (row_tile, key_tile) = layer.kv_heads, tiles
     packed = _packed(q, heads, row_tile)  # [heads, row tiles, row_tile, head_dim]
     num_rows = packed.shape[1] * row_tile
     stretch = key_tile * max(1, WORKING_SET // (key_tile * heads * max(num_rows, layer.head_dim)))
-    top = total = acc = np.empty(0, np.float32)  # the first stretch sets them
-    for begin in range(0, rows.shape[-1], stretch):
-        count = min(stretch, rows.shape[-1] - begin)
-        num_parts = -(-count // key_tile)  # of equal size, so that little is filled up
-        part = -(-count // (num_parts * KEY_TILES[0])) * KEY_TILES[0]
-        key, value = layer.read(rows[..., begin : begin + count], num_parts * part)
-        live = max(0, begin - first) * group // row_tile  # the first row tile that sees any of these keys
 
-        scores = _scores(packed[:, live:], key, part, layer.scratch)
-        scores[..., count:] = -np.inf
-        if begin + count - 1 > first:  # not every query sees all of these keys
-            row = np.arange(live * row_tile, num_rows).reshape(-1, row_tile, 1)
-            unseen = np.arange(begin, begin + num_parts * part) > first + row // group
-            np.copyto(scores, -np.inf, where=unseen)
+    # Per row: largest score, sum of weights, weighted sum of V. A sink logit is a score whose V is 0.
+    sink = np.full(q_heads, -np.inf, np.float32) if rule.sink_logits is None else rule.sink_logits
+    top = _packed(np.broadcast_to(sink[:, None], (queries, q_heads, 1)), heads, row_tile)
+    total = (top > -np.inf).astype(np.float32)
+    acc = np.zeros((*packed.shape[:-1], layer.v_head_dim), np.float32)
 
-        peak = scores.max(axis=-1, keepdims=True)
-        if begin > 0:
-            np.maximum(peak, top[:, live:], out=peak)
-        np.subtract(scores, peak, out=scores)
-        weights = np.exp(scores, out=scores)
-        weight = weights.sum(axis=-1, keepdims=True)
-        weighted = _weighted(weights, value, part, layer.scratch)
-        if begin == 0:
-            top, total, acc = peak, weight, weighted
-        else:
-            fade = np.exp(top[:, live:] - peak)
-            top[:, live:] = peak
-            total[:, live:] = total[:, live:] * fade + weight
-            acc[:, live:] = acc[:, live:] * fade + weighted
+    keys = sight.keys
+    rows = layer.rows(sight.table, sight.spans)
+    for begin in range(0, len(keys), stretch):
+        here = keys[begin : begin + stretch]
+        num_parts = -(-len(here) // key_tile)  # of equal size, so that little is filled up
+        part = -(-len(here) // (num_parts * KEY_TILES[0])) * KEY_TILES[0]
+        key, value = layer.read(rows[..., begin : begin + stretch], num_parts * part)
+
+        scores = _scores(packed, key, part, layer.scratch)
+        scores[..., len(here) :] = -np.inf  # filled up
+        by_row = scores.reshape(heads, num_rows, -1)[:, : queries * q_heads // heads, : len(here)]
+        _complete(by_row.reshape(heads, queries, -1, len(here)), sight, here, rule)
+
+        peak = np.maximum(scores.max(axis=-1, keepdims=True), top)
+        base = np.where(peak == -np.inf, np.float32(0), peak)  # without a score yet, every weight is exp(-inf)
+        weights = np.exp(np.subtract(scores, base, out=scores), out=scores)
+        fade = np.exp(top - base)
+        top = peak
+        total = total * fade + weights.sum(axis=-1, keepdims=True)
+        acc = acc * fade + _weighted(weights, value, part, layer.scratch)
 
     lse[...] = _unpacked(top + np.log(total), queries, q_heads)[..., 0]
-    acc /= total
+    acc /= np.where(total == 0, np.float32(1), total)
     out[...] = _unpacked(acc, queries, q_heads)
+
+
+def _complete(scores: Float32, sight: Sight, keys: Int64, rule: Rule) -> None:
+    """Turn products into scores: cap, slopes and mask, in place, [heads, queries, group, keys]."""
+    heads, _, group, _ = scores.shape
+    if rule.softcap is not None:
+        scores /= np.float32(rule.softcap)
+        np.tanh(scores, out=scores)
+        scores *= np.float32(rule.softcap)
+    if rule.alibi_slopes is not None:
+        scores += rule.alibi_slopes.reshape(heads, 1, group, 1) * sight.distances(keys)[:, None]
+    seen = sight.seen(keys)
+    if seen is not None:
+        np.copyto(scores, -np.inf, where=~seen[:, None])
 
 
 def _scores(packed: Float32, key: Float32, part: int, scratch: Scratch) -> Float32:
@@ -185,7 +151,22 @@ def _scores(packed: Float32, key: Float32, part: int, scratch: Scratch) -> Float
 
 
 def _weighted(weights: Float32, value: Float32, part: int, scratch: Scratch) -> Float32:
-    """[heads, row tiles, row_tile, keys], [heads, keys, v_d] -> [heads, row tiles, row_tile, v_d]."""
+    """[heads, row tiles, row_tile, keys], [heads, keys, v_d] -> [heads, row tiles, row_tile, v_d].
+
+    A value that is not finite counts only where it has weight, although 0 * inf is NaN.
+    """
+    sums = _products(weights, value, part, scratch)
+    if np.isfinite(sums).all():
+        return sums
+    sums = _products(weights, np.where(np.isfinite(value), value, np.float32(0)), part, scratch)
+    has_weight = (weights != 0).astype(np.float32)
+    for odd, where in ((np.nan, np.isnan(value)), (np.inf, value == np.inf), (-np.inf, value == -np.inf)):
+        sums[_products(has_weight, where.astype(np.float32), part, scratch) > 0] += np.float32(odd)
+    return sums
+
+
+def _products(weights: Float32, value: Float32, part: int, scratch: Scratch) -> Float32:
+    """The matrix products of `_weighted`."""
     heads, num_tiles, row_tile, _ = weights.shape
     by_part = weights.reshape(heads, num_tiles, row_tile, -1, part).swapaxes(2, 3)
     by_key = value.reshape(heads, 1, -1, part, value.shape[2])

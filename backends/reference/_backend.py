@@ -1,6 +1,5 @@
 """The backend as a whole: arguments are checked here, and the work is done in the modules beside."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +8,23 @@ import numpy.typing as npt
 
 from pagedcache.backends.protocol import Backend, Capabilities, StepLike
 from pagedcache.backends.reference import _moves
-from pagedcache.backends.reference._arguments import output, step_rows
+from pagedcache.backends.reference._arguments import output
 from pagedcache.backends.reference._arguments import slots as _slots
-from pagedcache.backends.reference._attention import LayerReader, attend_sequence
+from pagedcache.backends.reference._batch import sequences, shared_prefixes, trees
+from pagedcache.backends.reference._cascade import attend_batch
 from pagedcache.backends.reference._formats import is_bfloat16, narrowed, numbers, put, widened
 from pagedcache.backends.reference._memory import Scratch
+from pagedcache.backends.reference._merge import merged
+from pagedcache.backends.reference._quantised import quantised
+from pagedcache.backends.reference._reader import LayerReader
+from pagedcache.backends.reference._rule import make_rule
 from pagedcache.backends.reference._storage import NumpyStorage
 from pagedcache.spec import CacheSpec
 
 __all__ = ["NumpyBackend"]
 
-DTYPES = ("float32", "float16", "bfloat16")
+DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
+VARIANTS = ("window", "sink_tokens", "sink_logits", "softcap", "alibi", "mask")
 
 
 class NumpyBackend:
@@ -42,7 +47,7 @@ class NumpyBackend:
         layouts=frozenset({"NHD", "HND"}),
         max_block_size=1024,
         head_dims=None,
-        variants=frozenset(),
+        variants=frozenset(VARIANTS),
         precisions=dict.fromkeys(DTYPES, "exact"),
         synchronous=True,
     )
@@ -63,20 +68,25 @@ class NumpyBackend:
         Parameters
         ----------
         k, v : float32, float16 or bfloat16 [tokens, kv_heads, head_dim] and [.., v_head_dim]
-            Any strides and byte order.
+            Any strides and byte order; finite where the storage has scales.
         slots : int64 [tokens]
             Distinct slots of usable blocks.
         """
         spec = storage.spec
         at = _slots("slots", slots, storage.num_blocks, spec.block_size, distinct=False)
         planes = storage.raw(layer)
-        rounded = []
+        rounded, scales = [], []
         for name, values, width, plane in zip("kv", (k, v), (spec.head_dim, spec.v_head_dim), planes, strict=True):
             array = numbers(name, values, spec.dtype)
             if array.shape != (at.size, spec.kv_heads, width):
                 raise ValueError(f"{name} has shape {array.shape}; it must be {(at.size, spec.kv_heads, width)}")
-            rounded.append(narrowed(array, plane.dtype))
-        for plane, array in zip(planes, rounded, strict=True):
+            if spec.has_scales:
+                codes, scale = quantised(name, widened(array), spec.dtype)
+                rounded.append(codes)
+                scales.append(scale)
+            else:
+                rounded.append(narrowed(array, plane.dtype))
+        for plane, array in zip((*planes, *storage.raw_scales(layer)), (*rounded, *scales), strict=True):
             _moves.put_slots(plane, spec.layout, at, array)
 
     def attend(
@@ -108,46 +118,48 @@ class NumpyBackend:
             Which sequences the tokens belong to, and their blocks.
         scale : float, optional
             Factor of the scores; ``head_dim ** -0.5`` if not given.
+        window : int, optional
+            Tokens that a query sees, its own included.
+        sink_tokens : int
+            Leading positions that are seen beside the window.
+        sink_logits, alibi_slopes : float [q_heads], optional
+            Terms of the softmax's denominator, -inf for none; slopes per position.
+        softcap : float, optional
+            Scores become ``softcap * tanh(score / softcap)``, before slopes and mask.
+        mask, mask_indptr : uint8 [bytes] and int64 [n + 1], optional
+            Bits [q_len, q_len] of each sequence over its new tokens; see the Backend protocol.
+        precision : {None, "exact"}
+            All is computed in float32.
         out : [tokens, q_heads, v_head_dim], optional
             Of q's dtype or float32; made in q's dtype if not given (float32 for uint16).
         lse : float32 [tokens, q_heads], optional
-            Filled with the natural logarithm of each softmax's denominator.
+            Filled with the natural logarithm of each softmax's denominator, sink logits included.
 
         Raises
         ------
-        NotImplementedError
-            An argument among window ... precision="native", which this backend does not compute yet.
+        UnsupportedByBackend
+            ``precision="native"``.
+        ValueError, TypeError
+            Arguments that do not fit; nothing was written.
         """
-        for name, value in {
-            "window": window, "sink_tokens": sink_tokens or None, "sink_logits": sink_logits, "softcap": softcap,
-            "alibi_slopes": alibi_slopes, "mask": mask, "mask_indptr": mask_indptr,
-        }.items():  # fmt: skip
-            if value is not None:
-                raise NotImplementedError(f"backend 'numpy' does not compute attention with {name}={value!r} yet")
-        if precision == "native":
-            raise NotImplementedError("backend 'numpy' computes with precision='exact' only, not precision='native'")
-        if precision not in (None, "exact"):
-            raise ValueError(f"precision is {precision!r}; it must be None, 'exact' or 'native'")
-
         spec = storage.spec
         queries = numbers("q", q, spec.dtype)
         tokens, q_heads, _ = _shape_of_q(queries, spec)
-        rows = step_rows(step, spec.locate(layer)[0], spec.block_size, storage.num_blocks, tokens)
-        factor = spec.head_dim**-0.5 if scale is None else float(scale)
-        if not math.isfinite(factor):
-            raise ValueError(f"scale is {factor}; it must be finite")
+        rule = make_rule(
+            q_heads, spec.head_dim, scale=scale, window=window, sink_tokens=sink_tokens, sink_logits=sink_logits,
+            softcap=softcap, alibi_slopes=alibi_slopes, precision=precision,
+        )  # fmt: skip
+        masks = trees(mask, mask_indptr, step.qo_indptr)
+        group = spec.locate(layer)[0]
+        sights = sequences(step, group, spec.block_size, storage.num_blocks, tokens, rule, masks)
+        groups = shared_prefixes(step, sights, spec.block_size)
         shape = (tokens, q_heads, spec.v_head_dim)
         result = output("out", out, shape, (_dtype_of_out(q, queries), np.dtype(np.float32)))
         logs = output("lse", lse, shape[:2], (np.dtype(np.float32),))
         single = result if result.dtype == np.float32 else np.empty(shape, np.float32)
-        scaled = widened(queries) * np.float32(factor)
-
-        reader = LayerReader(storage, layer, self._scratch)
         with np.errstate(all="ignore"):  # infinities and NaN of live tokens take their course
-            for begin, end, start, kv_len, table in zip(*rows, strict=True):
-                if begin < end:
-                    mine = slice(begin, end)
-                    attend_sequence(reader, scaled[mine], table, start, kv_len, single[mine], logs[mine])
+            scaled = widened(queries) * np.float32(rule.scale)
+            attend_batch(LayerReader(storage, layer, self._scratch), scaled, sights, groups, rule, single, logs)
         if single is not result:
             put(result, single)
         return result
@@ -178,12 +190,7 @@ class NumpyBackend:
                 "[parts, tokens, q_heads, v_head_dim] and float32 [parts, tokens, q_heads], with at least one part"
             )
         with np.errstate(all="ignore"):
-            top = logs.max(axis=0)
-            weights = np.exp(logs - np.where(top == -np.inf, np.float32(0), top))
-            total = weights.sum(axis=0)
-            shown = np.where(weights[..., None] > 0, widened(values), np.float32(0))
-            mean = (shown * weights[..., None]).sum(axis=0) / np.where(total == 0, np.float32(1), total)[..., None]
-            lse = top + np.log(total)
+            mean, lse = merged(widened(values), logs)
         out = np.empty(mean.shape, _dtype_of_out(parts, values))
         put(out, mean)
         return out, lse

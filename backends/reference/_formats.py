@@ -1,8 +1,9 @@
 """float32, float16 and bfloat16 arrays, and the way between them.
 
-NumPy has no bfloat16. Inside this backend such values are uint16 arrays that hold the upper half
-of a float32; at its border they may also be ml_dtypes arrays. All rounding is to nearest, ties to
-even, and overflow gives infinity without a warning, as on every other backend.
+NumPy has neither bfloat16 nor fp8. Inside this backend such values are uint16 arrays that hold the
+upper half of a float32, and uint8 arrays that hold an e4m3 number; at its border they may also be
+ml_dtypes arrays. All rounding is to nearest, ties to even, and overflow gives infinity without a
+warning, as on every other backend. What is stored with scales is rounded in ``_quantised``.
 """
 
 from typing import Any
@@ -10,9 +11,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["is_bfloat16", "narrowed", "numbers", "put", "widened"]
+__all__ = ["as_bits", "is_bfloat16", "narrowed", "numbers", "put", "widened"]
 
 Floats = npt.NDArray[Any]  # float32, float16, or uint16 for bfloat16
+
+
+def _e4m3_values() -> npt.NDArray[np.float32]:
+    """What each byte means as fp8 e4m3: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinity."""
+    exponent, mantissa = np.divmod(np.arange(128), 8)
+    normal = np.ldexp(1 + mantissa / 8, exponent - 7)
+    positive = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), normal)
+    positive[127] = np.nan
+    return np.concatenate([positive, -positive]).astype(np.float32)
+
+
+E4M3 = _e4m3_values()
+
+
+def as_bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """View arrays of ml_dtypes, bfloat16 and fp8, as the unsigned integers of their bits."""
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
@@ -41,7 +59,7 @@ def numbers(name: str, values: Any, storage_dtype: str) -> Floats:
 
 
 def widened(values: Floats, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
-    """Return the values as float32, exactly; float32 itself without a copy unless `out` is given."""
+    """Return stored values as float32, exactly; float32 itself without a copy unless `out` is given."""
     if out is None:
         if values.dtype == np.float32:
             return values
@@ -58,6 +76,8 @@ def widened(values: Floats, out: npt.NDArray[np.float32] | None = None) -> npt.N
         special = np.abs(out) >= 65536  # exponent 31: infinities and NaN
         if special.any():
             out[special] = values[special]
+    elif values.dtype == np.uint8:
+        E4M3.take(values, out=out, mode="clip")
     else:
         out[...] = values
     return out

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends.reference._formats import is_bfloat16
+from pagedcache.backends.reference._formats import as_bits
 from pagedcache.backends.reference._memory import zeros
 from pagedcache.errors import CacheClosed, ViewsOutstanding
 from pagedcache.spec import CacheSpec
@@ -67,9 +67,13 @@ class NumpyStorage:
         return self._planes
 
     def raw(self, layer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """K and V of a layer as this backend computes with them: bfloat16 as uint16."""
+        """K and V of a layer as this backend computes with them: bfloat16 as uint16, fp8 as uint8."""
         key, value, *_ = self.planes[self.spec.locate(layer)[1]]
-        return (key.view(np.uint16), value.view(np.uint16)) if is_bfloat16(key.dtype) else (key, value)
+        return as_bits(key), as_bits(value)
+
+    def raw_scales(self, layer: int) -> Plane:
+        """K scales and V scales of a layer, or nothing where the dtype has none."""
+        return self.planes[self.spec.locate(layer)[1]][2:]
 
     def view(self, layer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the K and V arrays of a layer, of spec.key_shape and spec.value_shape."""

@@ -1,0 +1,85 @@
+"""What changes attention beside q, K and V: the variants, checked."""
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedcache.errors import UnsupportedByBackend
+
+__all__ = ["Rule", "make_rule"]
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the scores of all queries of a call are made."""
+
+    scale: float
+    window: int | None = None  # tokens that a query sees, its own included
+    sink_tokens: int = 0  # leading positions that are seen beside the window
+    sink_logits: Float32 | None = None  # [q_heads], join the softmax's denominator
+    softcap: float | None = None
+    alibi_slopes: Float32 | None = None  # [q_heads]
+
+
+def make_rule(
+    q_heads: int,
+    head_dim: int,
+    *,
+    scale: Any,
+    window: Any,
+    sink_tokens: Any,
+    sink_logits: Any,
+    softcap: Any,
+    alibi_slopes: Any,
+    precision: Any,
+) -> Rule:
+    """Return the arguments of an attend as a Rule, or raise what is wrong with them."""
+    if precision == "native":
+        raise UnsupportedByBackend("backend 'numpy' computes with precision='exact' only, not precision='native'")
+    if precision not in (None, "exact"):
+        raise ValueError(f"precision is {precision!r}; it must be None, 'exact' or 'native'")
+    factor = head_dim**-0.5 if scale is None else float(scale)
+    if not math.isfinite(factor):
+        raise ValueError(f"scale is {factor}; it must be finite")
+    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
+        raise ValueError(f"softcap is {softcap}; it must be finite and above 0, or None for no cap")
+    return Rule(
+        factor,
+        None if window is None else _tokens("window", window, 1, " (it includes the query's own), or None for no window"),
+        _tokens("sink_tokens", sink_tokens, 0, ""),
+        None if sink_logits is None else _per_head("sink_logits", sink_logits, q_heads, -np.inf),
+        None if softcap is None else float(softcap),
+        None if alibi_slopes is None else _per_head("alibi_slopes", alibi_slopes, q_heads, None),
+    )
+
+
+def _tokens(name: str, value: Any, least: int, hint: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be an integer")
+    if number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}{hint}")
+    return min(number, 2**62)  # so that nothing overflows; no sequence is as long
+
+
+def _per_head(name: str, values: Any, q_heads: int, allowed: float | None) -> Float32:
+    """Return one float32 per query head, all finite or the one value that is allowed beside."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+        raise TypeError(f"{name} is {array.dtype}; it must be of floats")
+    if array.shape != (q_heads,):
+        raise ValueError(f"{name} has shape {array.shape}; it must be ({q_heads},), one per query head")
+    single = array.astype(np.float32)
+    wrong = ~np.isfinite(single) & (single != (np.nan if allowed is None else allowed))
+    if wrong.any():
+        raise ValueError(f"{name} holds {single[wrong][0]}; it must be finite{'' if allowed is None else f' or {allowed}'}")
+    return single
