@@ -96,8 +96,9 @@ def _attend_panel(
     stretch = key_tile * max(1, WORKING_SET // (key_tile * heads * max(num_rows, layer.head_dim)))
 
     # Per row: largest score, sum of weights, weighted sum of V. A sink logit is a score whose V is 0.
-    sink = np.full(q_heads, -np.inf, np.float32) if rule.sink_logits is None else rule.sink_logits
-    top = _packed(np.broadcast_to(sink[:, None], (queries, q_heads, 1)), heads, row_tile)
+    top = np.full((*packed.shape[:-1], 1), -np.inf, np.float32)
+    if rule.sink_logits is not None:
+        top = _packed(np.broadcast_to(rule.sink_logits[:, None], (queries, q_heads, 1)), heads, row_tile)
     total = (top > -np.inf).astype(np.float32)
     acc = np.zeros((*packed.shape[:-1], layer.v_head_dim), np.float32)
 

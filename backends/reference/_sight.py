@@ -39,7 +39,7 @@ class Sight:
     new: int  # coordinate of the first new token
     begin: int  # keys before this coordinate are not looked at
     end: int  # nor from this one on
-    places: Int64  # [queries], their coordinates
+    places: Int64  # [queries], their coordinates: rising, or all behind the keys
     positions: Int64  # [queries]
     new_positions: Int64  # [new tokens], of the keys from `new` on
     tree: Bools | None = None  # [queries, new tokens], which of these each query sees; None: causal
@@ -66,11 +66,11 @@ class Sight:
             return []
         low, high = max(self.start, self.pad), self.end
         if self.tree is None:
-            high = min(high, int(self.places.max()) + 1)
+            high = min(high, int(self.places[-1]) + 1)
         if self.window is not None:
             low = max(low, self.pad + int(self.positions.min()) - self.window + 1)
-        if not self.is_plain:
-            low = max(self.pad, min(low, self.new))
+        if low > self.new and not self.is_plain:
+            low = max(self.pad, self.new)
         spans = [(self.pad, min(self.pad + self.sink_tokens, low, high)), (low, high)]
         cut = [(max(first, self.begin), min(last, self.end)) for first, last in spans]
         return [(first, last) for first, last in cut if first < last]
@@ -108,5 +108,6 @@ class Sight:
 
     def _sees_all_until(self, key: int) -> bool:
         """Whether nothing is to be masked up to this key; so it is with one query, or without a window."""
-        in_order = key < self.new or (self.is_plain and key <= int(self.places.min()))
-        return in_order and (self.window is None or len(self.places) == 1)
+        in_order = key < self.new or (self.tree is None and key <= int(self.places[0]))
+        alike = self.window is None and self.start <= self.new
+        return in_order and (alike or (len(self.places) == 1 and self.is_plain))

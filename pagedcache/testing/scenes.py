@@ -1,7 +1,7 @@
 """Small worlds for tests: a pool with sequences in it, a step over them, and what must come out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,37 @@ import numpy.typing as npt
 from pagedcache.backends.protocol import Backend, Storage
 from pagedcache.core import Step
 from pagedcache.spec import CacheSpec
-from pagedcache.testing.oracle import reference_attention, rounded
+from pagedcache.testing._rounding import rounded
+from pagedcache.testing.oracle import reference_attention
 
-__all__ = ["Scene", "make_scene", "make_step", "tolerance"]
+__all__ = ["Scene", "make_scene", "make_step", "packed_masks", "tolerance"]
 
 Float32 = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
 
 GARBAGE = np.array([-1, 2**31 - 1, 0, -(2**31), 7], np.int32)  # stands in table entries that nobody may read
 EXACT = 1e-6
-NATIVE = {"float32": 1e-6, "float16": 5e-4, "bfloat16": 1e-2}
+NATIVE = {"float32": 1e-6, "float16": 5e-4, "bfloat16": 1e-2, "int8": 1e-2, "float8_e4m3": 2e-2}
+
+
+class _Sharing:
+    """A step that names prefixes which its sequences share."""
+
+    def __init__(self, step: Any, shared_prefixes: Any) -> None:
+        self._step = step
+        self.shared_prefixes = np.asarray(shared_prefixes, np.int32).reshape(-1, 3)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
 
 
 def make_step(
-    tables: Sequence[Sequence[int]], lengths: Sequence[tuple[int, int]], block_size: int, **arrays: Any
+    tables: Sequence[Sequence[int]],
+    lengths: Sequence[tuple[int, int]],
+    block_size: int,
+    *,
+    shared_prefixes: Any = None,
+    **arrays: Any,
 ) -> Any:
     """Return a Step over block tables; lengths are (q_len, kv_len) pairs.
 
@@ -35,7 +53,19 @@ def make_step(
         row[: len(table)] = table
     kv_lens = [kv_len for _, kv_len in lengths]
     qo_indptr = np.cumsum([0] + [q_len for q_len, _ in lengths])
-    return Step.from_arrays(padded, kv_lens, qo_indptr, block_size=block_size, **arrays)
+    step = Step.from_arrays(padded, kv_lens, qo_indptr, block_size=block_size, **arrays)
+    return step if shared_prefixes is None else _Sharing(step, shared_prefixes)
+
+
+def packed_masks(masks: Sequence[Bools | None]) -> dict[str, npt.NDArray[Any]]:
+    """Return bool [q_len, q_len] masks as `mask` and `mask_indptr` of attend; None means causal.
+
+    >>> packed_masks([np.tri(3, dtype=bool), None])
+    {'mask': array([217,   1], dtype=uint8), 'mask_indptr': array([0, 2, 2])}
+    """
+    pieces = [np.empty(0, np.uint8) if m is None else np.packbits(m.ravel(), bitorder="little") for m in masks]
+    indptr = np.cumsum([0, *(piece.size for piece in pieces)], dtype=np.int64)
+    return {"mask": np.concatenate([np.empty(0, np.uint8), *pieces]), "mask_indptr": indptr}
 
 
 def tolerance(backend: Backend, dtype: str) -> float:
@@ -57,17 +87,22 @@ class Scene:
     queries: list[Float32]  # of each sequence [q_len, q_heads, head_dim]
     starts: list[int] | None = None
     pads: list[int] | None = None
+    positions: list[Any] | None = None  # of each sequence's new tokens [q_len]
+    masks: list[Bools | None] | None = None  # of each sequence [q_len, q_len], or None: causal
+    shared: list[tuple[int, int, int]] | None = None  # first sequence, sequences, leading blocks; for whole steps
     layer: int = 0
 
     def step(self, order: Sequence[int] | None = None) -> Any:
         """Return a step over some of the sequences, in this order."""
         chosen = range(len(self.lengths)) if order is None else order
-        arrays = {"kv_starts": self.starts, "kv_pads": self.pads}
+        arrays: dict[str, Any] = {"kv_starts": self.starts, "kv_pads": self.pads}
+        given = {name: [array[i] for i in chosen] for name, array in arrays.items() if array is not None}
+        if self.positions is not None:
+            given["positions"] = np.concatenate([np.empty(0, np.int64), *(self.positions[i] for i in chosen)])
+        if self.shared is not None and order is None:
+            given["shared_prefixes"] = self.shared
         return make_step(
-            [self.tables[i] for i in chosen],
-            [self.lengths[i] for i in chosen],
-            self.spec.block_size,
-            **{name: [array[i] for i in chosen] for name, array in arrays.items() if array is not None},
+            [self.tables[i] for i in chosen], [self.lengths[i] for i in chosen], self.spec.block_size, **given
         )
 
     def slots(self, i: int) -> npt.NDArray[np.int64]:
@@ -84,28 +119,37 @@ class Scene:
         )
 
     def attend(self, order: Sequence[int] | None = None, **options: Any) -> tuple[Float32, Float32]:
-        """Return the backend's out and lse for such a step."""
+        """Return the backend's out and lse for such a step; options are those of its attend."""
         q = self.q(order)
         lse = np.full(q.shape[:2], np.nan, np.float32)
+        if self.masks is not None:
+            chosen = range(len(self.lengths)) if order is None else order
+            options |= packed_masks([self.masks[i] for i in chosen])
         out = self.backend.attend(self.storage, self.layer, q, self.step(order), lse=lse, **options)
+        self.backend.synchronize()
         return np.asarray(out), lse
 
-    def start(self, i: int) -> int:
-        """Return the first visible key of a sequence."""
-        return max(self.starts[i] if self.starts else 0, self.pads[i] if self.pads else 0)
+    def rule(self, i: int) -> dict[str, Any]:
+        """Return what says which keys the queries of a sequence see, for the oracle."""
+        return {
+            "start": self.starts[i] if self.starts else 0,
+            "pad": self.pads[i] if self.pads else 0,
+            "positions": self.positions[i] if self.positions else None,
+            "tree": self.masks[i] if self.masks else None,
+        }
 
-    def expected(self, *, scale: float | None = None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def expected(self, **options: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the oracle's out and lse for a step over all sequences."""
         pairs = [
-            reference_attention(q, k, v, scale=scale, start=self.start(i))
+            reference_attention(q, k, v, **self.rule(i), **options)
             for i, (q, k, v) in enumerate(zip(self.queries, self.keys, self.values, strict=True))
         ]
         return np.concatenate([out for out, _ in pairs]), np.concatenate([lse for _, lse in pairs])
 
-    def check(self, *, scale: float | None = None) -> None:
+    def check(self, **options: Any) -> None:
         """Compare the backend with the oracle, within the tolerance of its default precision."""
-        out, lse = self.attend(scale=scale)
-        expected_out, expected_lse = self.expected(scale=scale)
+        out, lse = self.attend(**options)
+        expected_out, expected_lse = self.expected(**options)
         largest = max([float(np.abs(v).max()) for v in self.values if v.size], default=1.0)
         error = float(np.abs(out - expected_out).max(initial=0)) / largest
         allowed = tolerance(self.backend, self.spec.dtype)
@@ -127,6 +171,7 @@ def make_scene(
     poison: int | None = None,
     starts: list[int] | None = None,
     pads: list[int] | None = None,
+    shared: list[tuple[int, int, int]] | None = None,
     q_scale: float = 1.0,
 ) -> Scene:
     """Allocate a pool, write sequences with normal K and V into random blocks, and return the Scene.
@@ -138,21 +183,34 @@ def make_scene(
     poison : int, optional
         Byte that fills the whole pool beforehand: 0xFF makes every unused value a NaN. Without it
         unused slots are 0.
+    shared : list of (first, sequences, blocks), optional
+        Neighbours that begin with the same blocks: the step says so, and the tables and K/V are so.
     """
     rng = np.random.default_rng(seed)
-    counts = [spec.blocks_per_sequence(kv_len) for _, kv_len in lengths]
+    counts = [-(-kv_len // spec.block_size) for _, kv_len in lengths]
     storage = backend.allocate(spec, num_blocks=sum(counts) + 1)
     ids = rng.permutation(storage.num_blocks) + 1
     if poison is not None:
         records = np.full((storage.num_blocks, spec.layers, spec.record_nbytes(0)), poison, np.uint8)
         backend.write_blocks(storage, ids, records)
-    scene = Scene(backend, spec, storage, list(lengths), [], [], [], [], starts, pads)
+    scene = Scene(backend, spec, storage, list(lengths), [], [], [], [], starts, pads, shared=shared)
+    source = {i: (first, blocks) for first, count, blocks in shared or () for i in range(first + 1, first + count)}
     for i, (q_len, kv_len) in enumerate(lengths):
         scene.tables.append(ids[sum(counts[:i]) : sum(counts[: i + 1])].tolist())
-        k = rounded(rng.standard_normal((kv_len, spec.kv_heads, spec.head_dim), np.float32), spec.dtype)
-        v = rounded(rng.standard_normal((kv_len, spec.kv_heads, spec.v_head_dim), np.float32), spec.dtype)
+        k = rng.standard_normal((kv_len, spec.kv_heads, spec.head_dim), np.float32)
+        v = rng.standard_normal((kv_len, spec.kv_heads, spec.v_head_dim), np.float32)
+        if i in source:
+            first, blocks = source[i]
+            scene.tables[i][:blocks] = scene.tables[first][:blocks]
+            begin = blocks * spec.block_size
+            k[:begin], v[:begin] = scene.keys[first][:begin], scene.values[first][:begin]
         backend.write(storage, scene.layer, k, v, scene.slots(i))
         scene.keys.append(k)
         scene.values.append(v)
         scene.queries.append(rng.standard_normal((q_len, q_heads, spec.head_dim), np.float32) * np.float32(q_scale))
-    return scene
+    backend.synchronize()
+    return replace(
+        scene,
+        keys=[rounded(k, spec.dtype) for k in scene.keys],
+        values=[rounded(v, spec.dtype) for v in scene.values],
+    )

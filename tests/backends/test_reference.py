@@ -36,19 +36,9 @@ def test_storage_of_types_with_scales(dtype, layout):  # M10
     assert [array.shape for array in storage.scales(2)] == [spec.scale_shape(storage.num_blocks)] * 2
 
 
-@pytest.mark.parametrize(
-    ("spec", "lacking"),
-    [
-        (CacheSpec(1, 2, 8, dtype="int8"), "dtype 'int8' .has bfloat16, float16, float32"),
-        (
-            CacheSpec(2, 2, 8, groups=[LayerGroup(2, "sliding_window", 4)], max_step_tokens=1),
-            r"window \(has none\)",
-        ),
-        (CacheSpec(2, 2, 8, groups=[LayerGroup(1), LayerGroup(1, kv_heads=1)]), "mixed_groups"),
-    ],
-)
-def test_what_is_lacking_is_refused_at_allocation(spec, lacking):
-    with pytest.raises(UnsupportedByBackend, match=lacking):
+def test_what_is_lacking_is_refused_at_allocation():
+    spec = CacheSpec(2, 2, 8, groups=[LayerGroup(1), LayerGroup(1, kv_heads=1)])
+    with pytest.raises(UnsupportedByBackend, match=r"mixed_groups \(has alibi, mask, .*window\)"):
         BACKEND.allocate(spec, 4)
 
 
@@ -61,7 +51,7 @@ def test_layers_of_equal_groups_share_planes():
 
 def test_a_layer_reads_the_tables_of_its_own_group():
     spec = CacheSpec(3, 2, 8, groups=[LayerGroup(2), LayerGroup(1)])
-    first = make_scene(BACKEND, spec, [(1, 20), (4, 40)], q_heads=4)
+    first = make_scene(BACKEND, spec, [(1, 35), (4, 40)], q_heads=4)
     step, other = first.step(), first.step([1, 0])
     both = SimpleNamespace(**{name: getattr(step, name) for name in dir(step) if not name.startswith("_")})
     both.groups = (step, other)
