@@ -135,7 +135,7 @@ def shared_prefixes(step: StepLike, sights: list[Sight], block_size: int) -> lis
             )
         free = members.stop
         chosen = [sights[i] for i in members]
-        if count > 1 and all(_shares(chosen[0], other, blocks, block_size) for other in chosen):
+        if count > 1 and blocks and all(_shares(chosen[0], other, blocks, block_size) for other in chosen):
             groups.append((members, blocks * block_size))
     return groups
 

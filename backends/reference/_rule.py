@@ -51,11 +51,13 @@ def make_rule(
         raise ValueError(f"softcap is {softcap}; it must be finite and above 0, or None for no cap")
     return Rule(
         factor,
-        None if window is None else _tokens("window", window, 1, " (it includes the query's own), or None for no window"),
+        None
+        if window is None
+        else _tokens("window", window, 1, " (it includes the query's own), or None for no window"),
         _tokens("sink_tokens", sink_tokens, 0, ""),
-        None if sink_logits is None else _per_head("sink_logits", sink_logits, q_heads, -np.inf),
+        None if sink_logits is None else _per_head("sink_logits", sink_logits, q_heads, " or -inf"),
         None if softcap is None else float(softcap),
-        None if alibi_slopes is None else _per_head("alibi_slopes", alibi_slopes, q_heads, None),
+        None if alibi_slopes is None else _per_head("alibi_slopes", alibi_slopes, q_heads),
     )
 
 
@@ -71,15 +73,16 @@ def _tokens(name: str, value: Any, least: int, hint: str) -> int:
     return min(number, 2**62)  # so that nothing overflows; no sequence is as long
 
 
-def _per_head(name: str, values: Any, q_heads: int, allowed: float | None) -> Float32:
-    """Return one float32 per query head, all finite or the one value that is allowed beside."""
+def _per_head(name: str, values: Any, q_heads: int, or_else: str = "") -> Float32:
+    """Return one finite float32 per query head; " or -inf" allows that too."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} is {array.dtype}; it must be of floats")
     if array.shape != (q_heads,):
         raise ValueError(f"{name} has shape {array.shape}; it must be ({q_heads},), one per query head")
-    single = array.astype(np.float32)
-    wrong = ~np.isfinite(single) & (single != (np.nan if allowed is None else allowed))
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    wrong = ~np.isfinite(single) & ~(bool(or_else) & np.isneginf(single))
     if wrong.any():
-        raise ValueError(f"{name} holds {single[wrong][0]}; it must be finite{'' if allowed is None else f' or {allowed}'}")
+        raise ValueError(f"{name} holds {single[wrong][0]}; it must be finite{or_else}")
     return single

@@ -17,9 +17,13 @@ import pytest
 
 pytest.register_assert_rewrite(
     "pagedcache.testing._attention_checks",
+    "pagedcache.testing._cascade_checks",
+    "pagedcache.testing._mixtures",
     "pagedcache.testing._refusal_checks",
     "pagedcache.testing._stability_checks",
     "pagedcache.testing._storage_checks",
+    "pagedcache.testing._variant_checks",
+    "pagedcache.testing.scenes",
 )
 
 from pagedcache.testing.conformance import BackendConformance  # noqa: E402

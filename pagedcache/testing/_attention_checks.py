@@ -2,28 +2,18 @@
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from pagedcache.backends.protocol import Backend
-from pagedcache.errors import UnsupportedByBackend
 from pagedcache.spec import CacheSpec
-from pagedcache.testing.scenes import Scene, make_scene, tolerance
+from pagedcache.testing._mixtures import scene_or_skip
+from pagedcache.testing.scenes import UNITS, tolerance
 
-__all__ = ["AttentionChecks", "scene_or_skip"]
+__all__ = ["AttentionChecks"]
 
 MIXED = [(1, 40), (7, 7), (5, 33), (0, 9), (0, 0), (2, 0), (3, 2), (1, 1), (18, 50)]  # (q_len, kv_len)
-
-
-def scene_or_skip(backend: Backend, spec: CacheSpec, *args: Any, **options: Any) -> Scene:
-    """Return a scene, or skip the test where the backend says that it lacks something."""
-    try:
-        backend.capabilities.require(spec)
-    except UnsupportedByBackend as error:
-        pytest.skip(str(error))
-    return make_scene(backend, spec, *args, **options)
 
 
 class AttentionChecks:
@@ -41,7 +31,7 @@ class AttentionChecks:
         scene_or_skip(backend, spec, lengths, q_heads=4).check()
 
     @pytest.mark.parametrize("layout", ["NHD", "HND"])
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
     def test_mixed_batch(self, backend: Backend, dtype: str, layout: str) -> None:  # W12, W33
         spec = CacheSpec(1, 3, 5, v_head_dim=4, dtype=dtype, layout=layout, block_size=4)
         scene_or_skip(backend, spec, MIXED, q_heads=6).check()
@@ -94,7 +84,7 @@ class AttentionChecks:
     def test_scale(self, backend: Backend, scale: float) -> None:
         scene_or_skip(backend, CacheSpec(1, 2, 8), MIXED, q_heads=4).check(scale=scale)
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
     @pytest.mark.parametrize("largest", [30.0, 300.0, 3000.0])
     def test_large_scores(self, backend: Backend, dtype: str, largest: float) -> None:
         spec = CacheSpec(1, 2, 64, dtype=dtype)
@@ -103,8 +93,7 @@ class AttentionChecks:
             np.abs(np.einsum("qhd,khd->hqk", q, np.repeat(k, 2, axis=1))).max() / 8
             for q, k in zip(scene.queries, scene.keys, strict=True)
         ]
-        unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
-        bound = 4 * 2.0**-24 if backend.capabilities.precisions[dtype] == "exact" else unit
+        bound = 4 * 2.0**-24 if backend.capabilities.precisions[dtype] == "exact" else UNITS[dtype]
         error = np.abs(scene.attend()[0] - scene.expected()[0]).max() / max(np.abs(v).max() for v in scene.values)
         assert error <= bound * (1 + max(scores))
 
@@ -130,20 +119,42 @@ class AttentionChecks:
         outs[2][1] = np.nan  # sequence 1 has no key there
         assert np.isneginf(lses[2][1]).all()
         out, lse = backend.merge(np.stack(outs), np.stack(lses))
+        backend.synchronize()
         np.testing.assert_allclose(np.asarray(out), whole, rtol=0, atol=20 * tolerance(backend, "float32"))
         np.testing.assert_allclose(np.asarray(lse), whole_lse, rtol=0, atol=1e-5)
 
-    def test_merge_of_nothing_visible(self, backend: Backend) -> None:
-        lses = np.full((3, 2, 4), -np.inf, np.float32)
-        out, lse = backend.merge(np.full((3, 2, 4, 5), np.nan, np.float32), lses)
+    @pytest.mark.parametrize("parts", [1, 2, 3, 40])
+    def test_merge_of_nothing_visible(self, backend: Backend, parts: int) -> None:
+        lses = np.full((parts, 2, 4), -np.inf, np.float32)
+        out, lse = backend.merge(np.full((parts, 2, 4, 5), np.nan, np.float32), lses)
+        backend.synchronize()
         assert (np.asarray(out) == 0).all()
         assert np.isneginf(np.asarray(lse)).all()
+
+    @pytest.mark.parametrize("parts", [1, 2, 7, 64])
+    def test_merge_of_any_number_of_parts(self, backend: Backend, parts: int) -> None:
+        rng = np.random.default_rng(parts)
+        outs = rng.standard_normal((parts, 6, 4, 5), np.float32)
+        lses = 30 * rng.standard_normal((parts, 6, 4), np.float32)
+        lses[rng.random(lses.shape) < 0.4] = -np.inf
+        outs[np.isneginf(lses)] = np.nan  # nobody has written there
+        top = np.where(np.isneginf(lses.max(0)), 0, lses.max(0)).astype(np.float64)
+        weights = np.exp(lses - top)
+        total = weights.sum(0)
+        expected = (weights[..., None] * np.nan_to_num(outs)).sum(0) / np.where(total == 0, 1, total)[..., None]
+        out, lse = backend.merge(outs, lses)
+        backend.synchronize()
+        np.testing.assert_allclose(np.asarray(out), expected, rtol=0, atol=1e-5)
+        finite = total > 0
+        np.testing.assert_allclose(np.asarray(lse)[finite], top[finite] + np.log(total[finite]), rtol=1e-6)
+        assert np.isneginf(np.asarray(lse)[~finite]).all()
 
     def test_given_out(self, backend: Backend) -> None:
         scene = scene_or_skip(backend, CacheSpec(1, 2, 8), MIXED, q_heads=4)
         expected, _ = scene.attend()
         room = np.full((expected.shape[0], 8, 8), np.nan, np.float32)
         out = backend.attend(scene.storage, 0, scene.q(), scene.step(), out=room[:, ::2])
+        backend.synchronize()
         np.testing.assert_array_equal(room[:, ::2], expected)
         assert np.shares_memory(out, room)
         assert np.isnan(room[:, 1::2]).all()

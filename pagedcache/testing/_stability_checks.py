@@ -7,7 +7,7 @@ import pytest
 
 from pagedcache.backends.protocol import Backend
 from pagedcache.spec import CacheSpec
-from pagedcache.testing._attention_checks import scene_or_skip
+from pagedcache.testing._mixtures import scene_or_skip
 from pagedcache.testing.scenes import Scene, make_step
 
 __all__ = ["StabilityChecks"]

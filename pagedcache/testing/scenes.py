@@ -13,13 +13,15 @@ from pagedcache.spec import CacheSpec
 from pagedcache.testing._rounding import rounded
 from pagedcache.testing.oracle import reference_attention
 
-__all__ = ["Scene", "make_scene", "make_step", "packed_masks", "tolerance"]
+__all__ = ["EXACT", "UNITS", "Scene", "make_scene", "make_step", "packed_masks", "tolerance"]
 
 Float32 = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
 GARBAGE = np.array([-1, 2**31 - 1, 0, -(2**31), 7], np.int32)  # stands in table entries that nobody may read
-EXACT = 1e-6
+EXACT = 1e-6  # of the largest |v|
+# Error by rounding q, k or p to the storage type, per unit of the largest score
+UNITS = {"float32": 4 * 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": 2.0**-7, "float8_e4m3": 2.0**-4}
 NATIVE = {"float32": 1e-6, "float16": 5e-4, "bfloat16": 1e-2, "int8": 1e-2, "float8_e4m3": 2e-2}
 
 
@@ -146,13 +148,29 @@ class Scene:
         ]
         return np.concatenate([out for out, _ in pairs]), np.concatenate([lse for _, lse in pairs])
 
+    def largest_score(self, scale: float | None = None, alibi_slopes: Any = None) -> float:
+        """Return the largest absolute score of any query and key, before a cap."""
+        factor = self.spec.head_dim**-0.5 if scale is None else abs(scale)
+        found = [0.0]
+        for q, k in zip(self.queries, self.keys, strict=True):
+            each = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
+            found.append(float(np.abs(np.einsum("qhd,khd->hqk", q, each)).max(initial=0)) * factor)
+        slope = 0.0 if alibi_slopes is None else float(np.abs(alibi_slopes).max())
+        return max(found) + slope * max([kv_len for _, kv_len in self.lengths], default=0)
+
     def check(self, **options: Any) -> None:
-        """Compare the backend with the oracle, within the tolerance of its default precision."""
+        """Compare the backend with the oracle, within the tolerance of its default precision.
+
+        With options scores may be large, and the last bits of a large score are worth more.
+        """
         out, lse = self.attend(**options)
         expected_out, expected_lse = self.expected(**options)
         largest = max([float(np.abs(v).max()) for v in self.values if v.size], default=1.0)
         error = float(np.abs(out - expected_out).max(initial=0)) / largest
-        allowed = tolerance(self.backend, self.spec.dtype)
+        exact = self.backend.capabilities.precisions[self.spec.dtype] == "exact"
+        unit = 4 * 2.0**-24 if exact else UNITS[self.spec.dtype]
+        score = self.largest_score(options.get("scale"), options.get("alibi_slopes")) if options else -1.0
+        allowed = max(tolerance(self.backend, self.spec.dtype), unit * (1 + score))
         assert error <= allowed, f"error {error:.2e} of max |v|, {allowed:.0e} allowed"
         np.testing.assert_array_equal(np.isneginf(lse), np.isneginf(expected_lse))
         seen = np.isfinite(expected_lse)

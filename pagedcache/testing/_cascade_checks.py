@@ -1,0 +1,107 @@
+"""Prefixes that neighbours share, whether a backend attends to them once or not: the result is the same."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pagedcache.backends.protocol import Backend
+from pagedcache.spec import CacheSpec
+from pagedcache.testing._mixtures import need, random_scene, random_tree, scene_or_skip
+from pagedcache.testing._stability_checks import per_sequence
+from pagedcache.testing.scenes import Scene
+
+__all__ = ["CascadeChecks"]
+
+LENGTHS = [(1, 7), (1, 40), (3, 50), (1, 33), (0, 40), (9, 41), (1, 64), (2, 100), (1, 5)]
+SHARED = [(1, 4, 8), (5, 3, 5)]  # first sequence, sequences, blocks of 4
+
+
+def shared_scene(backend: Backend, dtype: str = "float32", **options: Any) -> Scene:
+    """Two groups of neighbours that share a prefix, and sequences on their own around them."""
+    spec = CacheSpec(1, 2, 16, block_size=4, dtype=dtype)
+    return scene_or_skip(backend, spec, LENGTHS, q_heads=6, shared=SHARED, **options)
+
+
+class CascadeChecks:
+    """Steps with `shared_prefixes`."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
+    def test_shared_prefixes(self, backend: Backend, dtype: str) -> None:
+        shared_scene(backend, dtype).check()
+
+    def test_pads_and_starts_of_sharers(self, backend: Backend) -> None:
+        shared_scene(backend, pads=[0, 5, 5, 5, 5, 2, 2, 3, 0]).check()  # the last group differs
+        shared_scene(backend, starts=[0, 9, 9, 9, 9, 2, 4, 3, 0]).check()
+        shared_scene(backend, starts=[0, 32, 32, 32, 32, 20, 20, 20, 0]).check()  # nothing of it is held
+
+    @pytest.mark.parametrize("window", [1, 5, 16, 30, 1000])
+    @pytest.mark.parametrize("sinks", [0, 6])
+    def test_windows_that_show_some_of_a_prefix(self, backend: Backend, window: int, sinks: int) -> None:
+        need(backend, "window", "sink_tokens")
+        shared_scene(backend).check(window=window, sink_tokens=sinks)
+
+    def test_sink_logits_count_once(self, backend: Backend) -> None:
+        need(backend, "sink_logits")
+        shared_scene(backend).check(sink_logits=np.float32([0.5, -3, -np.inf, 2, 9, -9]))
+
+    def test_caps_and_slopes(self, backend: Backend) -> None:
+        need(backend, "alibi", "softcap")
+        shared_scene(backend).check(alibi_slopes=np.float32([0.5, 0, 0.1, 0.02, 1, -0.1]), softcap=2.0)
+
+    def test_trees_behind_a_prefix(self, backend: Backend) -> None:
+        need(backend, "mask")
+        rng, scene = np.random.default_rng(0), shared_scene(backend)
+        trees = [random_tree(rng, q_len, kv_len - q_len) for q_len, kv_len in LENGTHS]
+        scene = replace(scene, masks=[mask for mask, _ in trees], positions=[position for _, position in trees])
+        scene.check()
+        if "window" in backend.capabilities.variants:
+            scene.check(window=12)
+
+    def test_plans_that_cannot_be_followed(self, backend: Backend) -> None:
+        scene = shared_scene(backend)
+        for plan in (
+            [],
+            [(0, 9, 0)],
+            [(3, 1, 2)],
+            [(2, 0, 5)],
+            [(0, 9, 1)],  # they do not share it
+            [(1, 4, 10)],  # reaches into new tokens, and beyond the end of one
+        ):
+            replace(scene, shared=plan).check()
+
+    @pytest.mark.parametrize("plan", [[(1, 4, 8), (4, 2, 1)], [(7, 3, 1)], [(-1, 2, 1)], [(1, 2, -1)], [(1, 2)]])
+    def test_refused_plans(self, backend: Backend, plan: Any) -> None:
+        scene = shared_scene(backend)
+        step = _Planned(scene.step(range(len(LENGTHS))), np.array(plan, np.int32))
+        out = np.full((19, 6, 16), 9, np.float32)
+        with pytest.raises(ValueError, match="shared_prefixes"):
+            backend.attend(scene.storage, 0, scene.q(), step, out=out)
+        assert (out == 9).all()
+
+    def test_others_in_the_batch_keep_their_bits(self, backend: Backend) -> None:
+        scene = shared_scene(backend)
+        alone = replace(scene, shared=None)
+        out, lse = scene.attend()
+        begin = 0
+        for i, (q_len, _) in enumerate(LENGTHS):
+            bits = out[begin : begin + q_len].tobytes() + lse[begin : begin + q_len].tobytes()
+            begin += q_len
+            if i in (0, 8):
+                assert per_sequence(alone, [i]) == {i: bits}
+
+    @pytest.mark.parametrize("seed", range(100, 120))
+    def test_random_mixture_with_sharing(self, backend: Backend, seed: int) -> None:
+        scene, options = random_scene(backend, seed, shared=[(0, 2, 1), (2, 3, 2)])
+        scene.check(**options)
+
+
+class _Planned:
+    """A step with a plan as given, without a look at it."""
+
+    def __init__(self, step: Any, plan: Any) -> None:
+        self._step, self.shared_prefixes = step, plan
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
