@@ -19,6 +19,7 @@ pytest.register_assert_rewrite(
     "pagedcache.testing._attention_checks",
     "pagedcache.testing._cascade_checks",
     "pagedcache.testing._mixtures",
+    "pagedcache.testing._quantised_checks",
     "pagedcache.testing._refusal_checks",
     "pagedcache.testing._stability_checks",
     "pagedcache.testing._storage_checks",

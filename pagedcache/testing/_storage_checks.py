@@ -18,7 +18,14 @@ SPEC = CacheSpec(2, 3, 5, v_head_dim=4, block_size=4)
 
 def contents(backend: Backend, storage: Storage) -> npt.NDArray[np.uint8]:
     """Return every byte of the pool, the reserved block included."""
-    return np.array(backend.read_blocks(storage, np.arange(storage.num_blocks + 1)))
+    return records(backend, storage, range(storage.num_blocks + 1))
+
+
+def records(backend: Backend, storage: Storage, ids: Any, **options: Any) -> npt.NDArray[np.uint8]:
+    """Return blocks as records, once they are there."""
+    found = backend.read_blocks(storage, ids, **options)
+    backend.synchronize()
+    return np.asarray(found)
 
 
 def filled(backend: Backend, spec: CacheSpec = SPEC, num_blocks: int = 6) -> Storage:
@@ -34,6 +41,7 @@ def filled(backend: Backend, spec: CacheSpec = SPEC, num_blocks: int = 6) -> Sto
         k = rng.standard_normal((slots.size, spec.kv_heads, spec.head_dim), np.float32)
         v = rng.standard_normal((slots.size, spec.kv_heads, spec.v_head_dim), np.float32)
         backend.write(storage, layer, k, v, slots)
+    backend.synchronize()
     return storage
 
 
@@ -44,7 +52,7 @@ class StorageChecks:
     @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
     def test_allocation_is_what_the_spec_says(self, backend: Backend, dtype: str, layout: str) -> None:  # M10, W33
         spec = CacheSpec(3, 3, 80, v_head_dim=64, dtype=dtype, layout=layout, block_size=7)
-        storage = filled(backend, spec) if dtype in ("float32", "float16", "bfloat16") else allocated(backend, spec)
+        storage = filled(backend, spec)
         arrays = [array for plane in storage.export() for array in plane]
         assert sum(array.nbytes for array in arrays) == storage.nbytes == spec.pool_nbytes(6)
         k, v = storage.view(2)
@@ -72,6 +80,7 @@ class StorageChecks:
         rng = np.random.default_rng(0)
         k, v = rng.standard_normal((3, 3, 5), np.float32), rng.standard_normal((3, 3, 4), np.float32)
         backend.write(storage, 1, k, v, np.array([9, 4, 27]))
+        backend.synchronize()
         for array, expected in zip(storage.view(1), (k, v), strict=True):
             for token, (block, offset) in enumerate([(2, 1), (1, 0), (6, 3)]):
                 stored = array[block, offset] if layout == "NHD" else array[block, :, offset]
@@ -92,6 +101,7 @@ class StorageChecks:
         ):  # fmt: skip
             storage = allocated(backend, spec)
             backend.write(storage, 0, form, form, np.arange(5, 10, dtype=np.int64)[::-1])
+            backend.synchronize()
             k = np.asarray(storage.view(0)[0]).reshape(-1, 3, 4)
             np.testing.assert_array_equal(k[5:10][::-1], form.astype(np.float32))
 
@@ -99,6 +109,7 @@ class StorageChecks:
     def test_slots_of_any_integer_type(self, backend: Backend, slots: Any) -> None:  # I07
         storage = allocated(backend, SPEC)
         backend.write(storage, 0, np.ones((2, 3, 5), np.float32), np.ones((2, 3, 4), np.float32), slots)
+        backend.synchronize()
         assert storage.view(0)[0].reshape(-1, 15).sum(axis=1).nonzero()[0].tolist() == [5, 9]
 
     def test_write_of_nothing(self, backend: Backend) -> None:  # I12
@@ -107,7 +118,7 @@ class StorageChecks:
         backend.write(storage, 0, np.empty((0, 3, 5), np.float32), np.empty((0, 3, 4), np.float32), [])
         backend.copy_blocks(storage, [])
         backend.copy_slots(storage, [], [])
-        assert backend.read_blocks(storage, []).shape == (0, 2, SPEC.record_nbytes(0))
+        assert records(backend, storage, []).shape == (0, 2, SPEC.record_nbytes(0))
         np.testing.assert_array_equal(contents(backend, storage), before)
 
     @pytest.mark.parametrize("layout", ["NHD", "HND"])
@@ -124,6 +135,7 @@ class StorageChecks:
         storage = filled(backend, CacheSpec(2, 3, 5, v_head_dim=4, block_size=4, layout=layout))
         before = [as_tokens(array, layout) for layer in range(2) for array in storage.view(layer)]
         backend.copy_slots(storage, np.array([5, 9, 6, 6]), np.array([9, 5, 10, 27]))
+        backend.synchronize()
         after = [as_tokens(array, layout) for layer in range(2) for array in storage.view(layer)]
         for old, new in zip(before, after, strict=True):
             expected = old.copy()
@@ -137,27 +149,29 @@ class StorageChecks:
         )
         storage = filled(backend, nhd)
         k, v = storage.view(1)
-        records = backend.read_blocks(storage, [4, 0, 2])
-        assert (records.dtype, records.shape) == (np.uint8, (3, 2, nhd.record_nbytes(1)))
-        assert records[0, 1].tobytes() == k[4].tobytes() + v[4].tobytes()
-        assert not records[1].any()
-        np.testing.assert_array_equal(backend.read_blocks(storage, [4, 0, 2], layers=[1]), records[:, 1:])
-        into = np.zeros_like(records)
+        three = records(backend, storage, [4, 0, 2])
+        assert (three.dtype, three.shape) == (np.uint8, (3, 2, nhd.record_nbytes(1)))
+        assert three[0, 1].tobytes() == k[4].tobytes() + v[4].tobytes()
+        assert not three[1].any()
+        np.testing.assert_array_equal(records(backend, storage, [4, 0, 2], layers=[1]), three[:, 1:])
+        into = np.zeros_like(three)
         assert backend.read_blocks(storage, [4, 0, 2], into=into) is into
-        np.testing.assert_array_equal(into, records)
+        backend.synchronize()
+        np.testing.assert_array_equal(into, three)
 
         other = allocated(backend, hnd)
-        backend.write_blocks(other, [1, 6], records[[0, 2]])
-        np.testing.assert_array_equal(backend.read_blocks(other, [1, 6]), records[[0, 2]])
+        backend.write_blocks(other, [1, 6], three[[0, 2]])
+        np.testing.assert_array_equal(records(backend, other, [1, 6]), three[[0, 2]])
         np.testing.assert_array_equal(as_float32(other.view(1)[0][1].swapaxes(0, 1)), as_float32(k[4]))
-        backend.write_blocks(other, [2], records[:1, :1], layers=[1])
-        np.testing.assert_array_equal(backend.read_blocks(other, [2])[0, 1], records[0, 0])
+        backend.write_blocks(other, [2], three[:1, :1], layers=[1])
+        np.testing.assert_array_equal(records(backend, other, [2])[0, 1], three[0, 0])
         assert not contents(backend, other)[[0, 3, 4, 5]].any()
 
     def test_callers_buffers(self, backend: Backend) -> None:
         buffers = buffers_for(SPEC, 6, fill=7)
         storage = backend.allocate(SPEC, 6, buffers=buffers)
         backend.write(storage, 1, np.ones((1, 3, 5), np.float32), np.ones((1, 3, 4), np.float32), [9])
+        backend.synchronize()
         assert (buffers[1][0][2, 1] == 1).all()
         assert (buffers[1][0][1] == 7).all()
         assert not buffers[0][0][0].any(), "the reserved block must be zero"
@@ -172,7 +186,7 @@ class StorageChecks:
             kept = storage.export()[1][0][2:4, ::2].T
             with pytest.raises(ViewsOutstanding):
                 storage.close()
-            assert backend.read_blocks(storage, [1]).shape[0] == 1
+            assert records(backend, storage, [1]).shape[0] == 1
             del kept
             storage.close()
             storage.close()
@@ -192,11 +206,17 @@ class StorageChecks:
         assert (shared[1] == 5).all()
 
     def test_fence(self, backend: Backend) -> None:
-        filled(backend)
+        storage = filled(backend)
         backend.synchronize()
-        fence = backend.fence()
-        assert isinstance(fence, int)
-        assert fence == 0 if backend.capabilities.synchronous else fence >= 0
+        first = backend.fence()
+        backend.copy_blocks(storage, [(1, 2)])
+        second = backend.fence()
+        backend.synchronize()
+        assert isinstance(first, int)
+        if backend.capabilities.synchronous:
+            assert first == second == 0
+        else:
+            assert 0 <= first <= second < 2**63
 
 
 def allocated(backend: Backend, spec: CacheSpec, num_blocks: int = 6) -> Storage:
@@ -220,9 +240,13 @@ def buffers_for(spec: CacheSpec, num_blocks: int, fill: float) -> list[tuple[npt
 
 
 def as_float32(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Widen stored values, bfloat16 that is kept as uint16 included."""
+    """Widen stored values, bfloat16 and fp8 that are kept as unsigned integers included."""
     if array.dtype == np.uint16:
         return (array.astype(np.uint32) << 16).view(np.float32)
+    if array.dtype == np.uint8:
+        exponent, mantissa = (array & 0x7F) >> 3, (array & 7) / np.float32(8)
+        magnitude = np.where(exponent == 0, np.ldexp(mantissa, -6), np.ldexp(1 + mantissa, exponent.astype(int) - 7))
+        return np.where(array & 0x80, -magnitude, magnitude).astype(np.float32)
     return array.astype(np.float32)
 
 

@@ -2,6 +2,7 @@
 
 from pagedcache.testing._attention_checks import AttentionChecks
 from pagedcache.testing._cascade_checks import CascadeChecks
+from pagedcache.testing._quantised_checks import QuantisedChecks
 from pagedcache.testing._refusal_checks import RefusalChecks
 from pagedcache.testing._stability_checks import StabilityChecks
 from pagedcache.testing._storage_checks import StorageChecks
@@ -10,5 +11,7 @@ from pagedcache.testing._variant_checks import VariantChecks
 __all__ = ["BackendConformance"]
 
 
-class BackendConformance(AttentionChecks, VariantChecks, CascadeChecks, StabilityChecks, StorageChecks, RefusalChecks):
+class BackendConformance(
+    AttentionChecks, VariantChecks, CascadeChecks, StabilityChecks, StorageChecks, QuantisedChecks, RefusalChecks
+):
     """Tests of one backend: override the fixture `backend`, which has to return an instance."""
