@@ -42,4 +42,5 @@ def _e4m3(values: Float32) -> npt.NDArray[np.uint8]:
     normal = ((bits + (np.uint32(0x7FFFF) + ((bits >> 20) & np.uint32(1)))) >> 20) - np.uint32((127 - 7) << 3)
     subnormal = np.rint(magnitudes * np.float32(2**9)).astype(np.uint32)  # steps of 2**-9 below 2**-6
     sign = np.signbit(values).astype(np.uint32) << 7
-    return (np.where(magnitudes < 2**-6, subnormal, normal) | sign).astype(np.uint8)
+    codes: npt.NDArray[np.uint32] = np.where(magnitudes < 2**-6, subnormal, normal) | sign
+    return codes.astype(np.uint8)

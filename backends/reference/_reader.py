@@ -25,8 +25,8 @@ class LayerReader:
         self._block_size, self._by_head = spec.block_size, spec.layout == "HND"
         row_axes = 3 if self._by_head else 2
         planes = (*storage.raw(layer), *storage.raw_scales(layer))
-        self._key, self._value, *scales = (plane.reshape(-1, *plane.shape[row_axes:]) for plane in planes)
-        self._key_scale, self._value_scale = scales or (None, None)
+        rows: list[npt.NDArray[Any]] = [plane.reshape(-1, *plane.shape[row_axes:]) for plane in planes]
+        self._key, self._value, self._scales = rows[0], rows[1], rows[2:]
         self._offsets = np.arange(self._block_size)
         self._heads = np.arange(self.kv_heads)[:, None] * self._block_size
 
@@ -52,18 +52,16 @@ class LayerReader:
         padded = self.scratch.array("rows", (*rows.shape[:-1], size), np.int64)
         padded[..., :count] = rows
         padded[..., count:] = rows[..., -1:]
-        return (
-            self._gathered("K", self._key, self._key_scale, padded),
-            self._gathered("V", self._value, self._value_scale, padded),
-        )
+        key, value = self._gathered("K", self._key, padded), self._gathered("V", self._value, padded)
+        for name, tokens, scales in zip(("K scales", "V scales"), (key, value), self._scales, strict=False):
+            tokens *= self._taken(name, scales, padded)[..., None]
+        return (key, value) if self._by_head else (key.transpose(1, 0, 2), value.transpose(1, 0, 2))
 
-    def _gathered(self, name: str, plane: npt.NDArray[Any], scale: Float32 | None, rows: Int64) -> Float32:
-        tokens = stored = self._taken(name, plane, rows)
-        if stored.dtype != np.float32:
-            tokens = widened(stored, out=self.scratch.array(name, stored.shape, np.float32))
-        if scale is not None:
-            tokens *= self._taken(name + " scales", scale, rows)[..., None]
-        return tokens if self._by_head else tokens.transpose(1, 0, 2)
+    def _gathered(self, name: str, plane: npt.NDArray[Any], rows: Int64) -> Float32:
+        stored = self._taken(name, plane, rows)
+        if stored.dtype == np.float32:
+            return stored
+        return widened(stored, out=self.scratch.array(name, stored.shape, np.float32))
 
     def _taken(self, name: str, plane: npt.NDArray[Any], rows: Int64) -> npt.NDArray[Any]:
         room = self.scratch.array(name, (*rows.shape, *plane.shape[1:]), plane.dtype.type)

@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(
     "pagedcache.testing._stability_checks",
     "pagedcache.testing._storage_checks",
     "pagedcache.testing._variant_checks",
+    "pagedcache.testing._variant_refusal_checks",
     "pagedcache.testing.scenes",
 )
 

@@ -44,11 +44,11 @@ class CascadeChecks:
 
     def test_sink_logits_count_once(self, backend: Backend) -> None:
         need(backend, "sink_logits")
-        shared_scene(backend).check(sink_logits=np.float32([0.5, -3, -np.inf, 2, 9, -9]))
+        shared_scene(backend).check(sink_logits=np.array([0.5, -3, -np.inf, 2, 9, -9], np.float32))
 
     def test_caps_and_slopes(self, backend: Backend) -> None:
         need(backend, "alibi", "softcap")
-        shared_scene(backend).check(alibi_slopes=np.float32([0.5, 0, 0.1, 0.02, 1, -0.1]), softcap=2.0)
+        shared_scene(backend).check(alibi_slopes=np.array([0.5, 0, 0.1, 0.02, 1, -0.1], np.float32), softcap=2.0)
 
     def test_trees_behind_a_prefix(self, backend: Backend) -> None:
         need(backend, "mask")

@@ -113,8 +113,8 @@ class QuantisedChecks:
         nhd, hnd = filled(backend, spec_of(dtype, "NHD")), allocated(backend, spec_of(dtype, "HND"))
         records = contents(backend, nhd)
         k, v = nhd.view(1)
-        k_scales, v_scales = nhd.scales(1) or ()
-        assert records[4, 1].tobytes() == b"".join(array[4].tobytes() for array in (k, v, k_scales, v_scales))
+        pieces = (k, v, *(nhd.scales(1) or ()))
+        assert records[4, 1].tobytes() == b"".join(array[4].tobytes() for array in pieces)
         backend.write_blocks(hnd, np.arange(1, 7), records[1:])
         np.testing.assert_array_equal(contents(backend, hnd), records)
         for left, right in zip(keys_and_scales(nhd, 0), keys_and_scales(hnd, 0), strict=True):

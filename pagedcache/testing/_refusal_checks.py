@@ -125,25 +125,6 @@ class RefusalChecks:
             backend.attend(storage, 0, Q, STEP, **options)
 
     @pytest.mark.parametrize(
-        ("variant", "argument", "value"),
-        [
-            ("window", "window", 4),
-            ("sink_tokens", "sink_tokens", 2),
-            ("sink_logits", "sink_logits", np.zeros(6, np.float32)),
-            ("softcap", "softcap", 30.0),
-            ("alibi", "alibi_slopes", np.zeros(6, np.float32)),
-            ("mask", "mask", np.zeros(1, np.uint8)),
-        ],
-    )
-    def test_variants_that_are_lacking(
-        self, backend: Backend, storage: Storage, variant: str, argument: str, value: Any
-    ) -> None:
-        if variant in backend.capabilities.variants:
-            pytest.skip(f"the backend has {variant}")
-        with pytest.raises(NotImplementedError, match=argument):
-            backend.attend(storage, 0, Q, STEP, **{argument: value})
-
-    @pytest.mark.parametrize(
         ("pairs", "message"),
         [
             ([(1, 2), (2, 1)], "block .* both"),  # W34

@@ -94,7 +94,8 @@ class StabilityChecks:
 
     def test_released_entries_between_sinks_and_window(self, backend: Backend) -> None:
         need(backend, "window", "sink_tokens")
-        lengths, options = [(1, 40), (3, 33), (1, 9)], {"window": 8, "sink_tokens": 5}
+        lengths = [(1, 40), (3, 33), (1, 9)]
+        options: dict[str, Any] = {"window": 8, "sink_tokens": 5}
         scene = scene_or_skip(backend, CacheSpec(1, 2, 8, block_size=4), lengths, q_heads=4)
         expected = [array.tobytes() for array in scene.attend(**options)]
         blocks = scene.tables[0][2:8] + scene.tables[1][2:5]

@@ -150,7 +150,7 @@ class StorageChecks:
         storage = filled(backend, nhd)
         k, v = storage.view(1)
         three = records(backend, storage, [4, 0, 2])
-        assert (three.dtype, three.shape) == (np.uint8, (3, 2, nhd.record_nbytes(1)))
+        assert (three.dtype, three.shape) == (np.dtype(np.uint8), (3, 2, nhd.record_nbytes(1)))
         assert three[0, 1].tobytes() == k[4].tobytes() + v[4].tobytes()
         assert not three[1].any()
         np.testing.assert_array_equal(records(backend, storage, [4, 0, 2], layers=[1]), three[:, 1:])

@@ -120,7 +120,7 @@ class VariantChecks:
     def test_alibi_comes_after_the_cap(self, backend: Backend) -> None:
         need(backend, "alibi", "softcap")
         scene = scene_or_skip(backend, CacheSpec(1, 2, 8, block_size=4), [(1, 90), (20, 30)], q_heads=4, q_scale=4.0)
-        scene.check(alibi_slopes=np.float32([0.5, 0.25, 1, 2]), softcap=2.0)
+        scene.check(alibi_slopes=np.array([0.5, 0.25, 1, 2], np.float32), softcap=2.0)
 
     @pytest.mark.parametrize("seed", range(3))
     def test_masks(self, backend: Backend, seed: int) -> None:
@@ -157,7 +157,7 @@ class VariantChecks:
         assert seen(scene, window=2) == [[1, 2], [2, 3], [2, 4], [4, 5]]
         assert seen(scene, window=2, sink_tokens=1) == [[0, 1, 2], [0, 2, 3], [0, 2, 4], [0, 4, 5]]
         assert seen(scene, window=1, sink_tokens=3)[3] == [0, 1, 2, 5], "the root is among the first three positions"
-        scene.check(alibi_slopes=np.float32([0.5]))
+        scene.check(alibi_slopes=np.array([0.5], np.float32))
 
     @pytest.mark.parametrize("seed", range(40))
     def test_random_mixture(self, backend: Backend, seed: int) -> None:

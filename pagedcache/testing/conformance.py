@@ -7,11 +7,19 @@ from pagedcache.testing._refusal_checks import RefusalChecks
 from pagedcache.testing._stability_checks import StabilityChecks
 from pagedcache.testing._storage_checks import StorageChecks
 from pagedcache.testing._variant_checks import VariantChecks
+from pagedcache.testing._variant_refusal_checks import VariantRefusalChecks
 
 __all__ = ["BackendConformance"]
 
 
 class BackendConformance(
-    AttentionChecks, VariantChecks, CascadeChecks, StabilityChecks, StorageChecks, QuantisedChecks, RefusalChecks
+    AttentionChecks,
+    VariantChecks,
+    CascadeChecks,
+    StabilityChecks,
+    StorageChecks,
+    QuantisedChecks,
+    RefusalChecks,
+    VariantRefusalChecks,
 ):
     """Tests of one backend: override the fixture `backend`, which has to return an instance."""

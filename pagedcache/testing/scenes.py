@@ -98,7 +98,9 @@ class Scene:
         """Return a step over some of the sequences, in this order."""
         chosen = range(len(self.lengths)) if order is None else order
         arrays: dict[str, Any] = {"kv_starts": self.starts, "kv_pads": self.pads}
-        given = {name: [array[i] for i in chosen] for name, array in arrays.items() if array is not None}
+        given: dict[str, Any] = {
+            name: [array[i] for i in chosen] for name, array in arrays.items() if array is not None
+        }
         if self.positions is not None:
             given["positions"] = np.concatenate([np.empty(0, np.int64), *(self.positions[i] for i in chosen)])
         if self.shared is not None and order is None:
