@@ -10,7 +10,11 @@ In a test module of your own::
         def backend(self):
             return MyBackend()
 
-What the backend's capabilities leave out is skipped; everything else has to hold.
+What the backend's capabilities leave out (dtypes, layouts, sizes, variants) is skipped, except that asking
+for it must raise UnsupportedByBackend; everything else has to hold. Where `synchronous` is False, each
+check calls `synchronize` before it looks at a result. Arguments and results are NumPy arrays.
+
+`DelayedBackend` is a backend whose work is done on command, for tests of what waits for it.
 """
 
 import pytest
@@ -29,7 +33,19 @@ pytest.register_assert_rewrite(
 )
 
 from pagedcache.testing.conformance import BackendConformance  # noqa: E402
-from pagedcache.testing.oracle import reference_attention, rounded  # noqa: E402
-from pagedcache.testing.scenes import Scene, make_scene, make_step  # noqa: E402
+from pagedcache.testing.delayed import DelayedBackend, Work  # noqa: E402
+from pagedcache.testing.oracle import reference_attention, rounded, visible  # noqa: E402
+from pagedcache.testing.scenes import Scene, make_scene, make_step, packed_masks  # noqa: E402
 
-__all__ = ["BackendConformance", "Scene", "make_scene", "make_step", "reference_attention", "rounded"]
+__all__ = [
+    "BackendConformance",
+    "DelayedBackend",
+    "Scene",
+    "Work",
+    "make_scene",
+    "make_step",
+    "packed_masks",
+    "reference_attention",
+    "rounded",
+    "visible",
+]

@@ -38,7 +38,7 @@ def quantised(values: Float32, dtype: str) -> tuple[Float32, Float32]:
     largest = np.float32(LARGEST[dtype])
     scales = np.abs(values).max(axis=-1, initial=0).astype(np.float32) / largest
     scales = np.where(scales == 0, np.float32(1), scales)
-    ratios = np.clip(values / scales[..., None], -largest, largest)
+    ratios: Float32 = np.clip(values / scales[..., None], -largest, largest).astype(np.float32)
     return (np.rint(ratios) if dtype == "int8" else _nearest_e4m3(ratios)), scales
 
 
@@ -52,4 +52,5 @@ def _nearest_e4m3(values: Float32) -> Float32:
     below = np.maximum(above - 1, 0)
     to_above, to_below = numbers[above] - magnitudes, magnitudes - numbers[below]
     code = np.where((to_above < to_below) | ((to_above == to_below) & (above % 2 == 0)), above, below)
-    return np.copysign(numbers[code], values).astype(np.float32)
+    nearest: Float32 = np.copysign(numbers[code], values).astype(np.float32)
+    return nearest
