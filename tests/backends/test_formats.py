@@ -1,9 +1,10 @@
-"""float16 and bfloat16 are widened exactly and rounded to nearest even."""
+"""float16, bfloat16 and fp8 are widened exactly and rounded to nearest even."""
 
 import numpy as np
 import pytest
 
 from pagedcache.backends.reference._formats import narrowed, numbers, widened
+from pagedcache.backends.reference._quantised import quantised
 
 EVERY = np.arange(2**16, dtype=np.uint16)
 BFLOAT16 = np.dtype(np.uint16)
@@ -63,3 +64,32 @@ def test_what_numpy_cannot_read_is_a_type_error_of_ours():  # I12
 
     with pytest.raises(TypeError, match=r"k is Grad.*detach"):
         numbers("k", Grad(), "float32")
+
+
+def test_every_byte_as_e4m3_is_that_of_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    every = np.arange(256, dtype=np.uint8)
+    same(widened(every), every.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
+
+
+def test_e4m3_rounding_is_that_of_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    numbers = widened(np.arange(127, dtype=np.uint8))
+    ties = (numbers[1:] + numbers[:-1]) / 2
+    tiny = np.float32([0, 2**-149, 2**-11, 2**-10, 2**-9])
+    around = [np.nextafter(ties, np.float32(to)) for to in (0, 448)]
+    values = np.concatenate([tiny, numbers, ties, *around, np.random.default_rng(0).uniform(0, 448, 10_000)])
+    values = np.concatenate([values, -values]).astype(np.float32)
+    # The largest of a row has the scale 1, so that nothing is scaled.
+    rows = np.concatenate([values, np.full(len(values), 448, np.float32)]).reshape(2, -1).T.copy()
+    codes, scales = quantised("k", rows[:, None], "float8_e4m3")
+    assert (scales == 1).all()
+    np.testing.assert_array_equal(codes[:, 0, 0], values.astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
+
+
+def test_quantised_stays_within_the_range():
+    rows = np.float32([[[3e-45, -1e-45]], [[3e38, -3.4e38]], [[1e-38, 1e-40]]])
+    for dtype, largest in (("int8", 127), ("float8_e4m3", 448)):
+        codes, scales = quantised("k", rows, dtype)
+        assert (np.abs(widened(codes.view(np.uint8) if dtype != "int8" else codes)) <= largest).all()
+        assert (np.isfinite(scales) & (scales > 0)).all()
