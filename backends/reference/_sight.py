@@ -104,7 +104,7 @@ class Sight:
         if self.tree is not None:
             is_new = keys >= self.new
             earlier[:, is_new] = self.tree[:, keys[is_new] - self.new]
-        return (keys >= self.pad) & earlier & (near | (positions < self.sink_tokens))
+        return earlier & (near | (positions < self.sink_tokens))
 
     def _sees_all_until(self, key: int) -> bool:
         """Whether nothing is to be masked up to this key; so it is with one query, or without a window."""

@@ -71,6 +71,10 @@ class CascadeChecks:
         ):
             replace(scene, shared=plan).check()
 
+    def test_plan_that_reaches_into_new_tokens(self, backend: Backend) -> None:
+        spec, lengths = CacheSpec(1, 2, 16, block_size=4), [(3, 8), (1, 8), (5, 9)]
+        scene_or_skip(backend, spec, lengths, q_heads=4, shared=[(0, 3, 2)]).check()
+
     @pytest.mark.parametrize("plan", [[(1, 4, 8), (4, 2, 1)], [(7, 3, 1)], [(-1, 2, 1)], [(1, 2, -1)], [(1, 2)]])
     def test_refused_plans(self, backend: Backend, plan: Any) -> None:
         scene = shared_scene(backend)

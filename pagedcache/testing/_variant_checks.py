@@ -157,7 +157,19 @@ class VariantChecks:
         assert seen(scene, window=2) == [[1, 2], [2, 3], [2, 4], [4, 5]]
         assert seen(scene, window=2, sink_tokens=1) == [[0, 1, 2], [0, 2, 3], [0, 2, 4], [0, 4, 5]]
         assert seen(scene, window=1, sink_tokens=3)[3] == [0, 1, 2, 5], "the root is among the first three positions"
+        assert seen(scene, window=1, sink_tokens=4)[3] == [0, 1, 2, 4, 5], "so is its child, the fifth key in the row"
         scene.check(alibi_slopes=np.array([0.5], np.float32))
+
+    def test_deep_tree_in_a_window(self, backend: Backend) -> None:
+        need(backend, "mask", "window")
+        mask, positions = np.eye(80, dtype=np.bool_), np.zeros(80, np.int64)
+        for token in range(1, 80):  # two chains, side by side
+            parent = max(0, token - 2)
+            mask[token] |= mask[parent]
+            positions[token] = positions[parent] + 1
+        scene = scene_or_skip(backend, CacheSpec(1, 8, 8), [(80, 90)], q_heads=64)
+        replace(scene, masks=[mask], positions=[positions + 10]).check(window=3)
+        replace(scene, masks=[np.random.default_rng(0).random((80, 80)) < 0.3]).check()  # later tokens, too
 
     @pytest.mark.parametrize("seed", range(40))
     def test_random_mixture(self, backend: Backend, seed: int) -> None:
