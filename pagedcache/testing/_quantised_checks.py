@@ -9,8 +9,9 @@ import pytest
 from pagedcache.backends.protocol import Backend, Storage
 from pagedcache.spec import CacheSpec
 from pagedcache.testing._mixtures import scene_or_skip
-from pagedcache.testing._rounding import quantised
+from pagedcache.testing._rounding import quantised, rounded
 from pagedcache.testing._storage_checks import allocated, as_float32, as_tokens, contents, filled
+from pagedcache.testing.scenes import make_step
 
 __all__ = ["QuantisedChecks"]
 
@@ -131,6 +132,18 @@ class QuantisedChecks:
         assert not own.attend()[0].any()
         own.storage.rebind(buffers)
         np.testing.assert_array_equal(own.attend()[0], expected)
+
+    @EIGHT_BIT
+    @LAYOUTS
+    def test_every_value_is_read_as_it_is_stored(self, backend: Backend, dtype: str, layout: str) -> None:  # N06
+        values = difficult(WIDTH)
+        tokens = len(values)
+        storage = allocated(backend, CacheSpec(1, 3, WIDTH, dtype=dtype, layout=layout, block_size=1), tokens)
+        backend.write(storage, 0, np.ones_like(values), values, np.arange(1, tokens + 1))
+        step = make_step([[block + 1] for block in range(tokens)], [(1, 1)] * tokens, 1)
+        out = backend.attend(storage, 0, np.ones((tokens, 3, WIDTH), np.float32), step)  # each sees itself alone
+        backend.synchronize()
+        np.testing.assert_allclose(np.asarray(out), rounded(values, dtype), rtol=1e-6)
 
     @EIGHT_BIT
     def test_large_and_small_heads_side_by_side(self, backend: Backend, dtype: str) -> None:  # N06, N08
