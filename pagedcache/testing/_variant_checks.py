@@ -160,6 +160,12 @@ class VariantChecks:
         assert seen(scene, window=1, sink_tokens=4)[3] == [0, 1, 2, 4, 5], "so is its child, the fifth key in the row"
         scene.check(alibi_slopes=np.array([0.5], np.float32))
 
+    def test_positions_are_taken_as_they_are(self, backend: Backend) -> None:
+        need(backend, "mask", "window")
+        scene = one_hot(backend, 4, 6)
+        scene = replace(scene, masks=[np.ones((4, 4), np.bool_)], positions=[np.array([9, 8, 7, 9])])
+        assert seen(scene, window=2) == [[2, 3, 5], [2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 5]]
+
     def test_deep_tree_in_a_window(self, backend: Backend) -> None:
         need(backend, "mask", "window")
         mask, positions = np.eye(80, dtype=np.bool_), np.zeros(80, np.int64)
