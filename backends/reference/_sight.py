@@ -2,9 +2,9 @@
 
 The keys of a sequence are a row. Its coordinates, which its block table maps to memory::
 
-    0 ......... pad ......... start ............ new ............ end
-    |  padding   |  sinks  0   |  older tokens    |  new tokens    |
-                            ^ released: table entries are 0
+    0 ......... pad ................. start ............. new .......... end
+    |  padding   |  sinks  |  released  |  older tokens    |  new tokens  |
+                             table: 0
 
 The query at coordinate c and position p sees key k if all of these hold:
 
