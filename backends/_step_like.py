@@ -68,8 +68,8 @@ class StepLike(GroupLike, Protocol):
     @property
     def shared_prefixes(self) -> Int32 | None:
         """[g, 3], or None: first sequence in step order, number of adjacent sequences, and number of
-        leading blocks that they share. A backend may attend to these once for all of them; the
-        result is the same but for rounding."""
+        leading blocks that they share, which lie before the new tokens of each. A backend may
+        attend to these once for all of them; the result is the same but for rounding."""
 
     @property
     def groups(self) -> Sequence[GroupLike]:

@@ -117,7 +117,7 @@ def shared_prefixes(step: StepLike, sights: list[Sight], block_size: int) -> lis
     ValueError
         The plan names sequences that are not there, or one of them twice.
     """
-    plan = getattr(step, "shared_prefixes", None)
+    plan = step.shared_prefixes
     if plan is None:
         return []
     array = indices("shared_prefixes", plan if len(plan) else np.empty((0, 3), np.int64), ndim=2)

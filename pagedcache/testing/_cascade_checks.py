@@ -59,30 +59,9 @@ class CascadeChecks:
         if "window" in backend.capabilities.variants:
             scene.check(window=12)
 
-    def test_plans_that_cannot_be_followed(self, backend: Backend) -> None:
-        scene = shared_scene(backend)
-        for plan in (
-            [],
-            [(0, 9, 0)],
-            [(3, 1, 2)],
-            [(2, 0, 5)],
-            [(0, 9, 1)],  # they do not share it
-            [(1, 4, 10)],  # reaches into new tokens, and beyond the end of one
-        ):
-            replace(scene, shared=plan).check()
-
-    def test_plan_that_reaches_into_new_tokens(self, backend: Backend) -> None:
-        spec, lengths = CacheSpec(1, 2, 16, block_size=4), [(3, 8), (1, 8), (5, 9)]
-        scene_or_skip(backend, spec, lengths, q_heads=4, shared=[(0, 3, 2)]).check()
-
-    @pytest.mark.parametrize("plan", [[(1, 4, 8), (4, 2, 1)], [(7, 3, 1)], [(-1, 2, 1)], [(1, 2, -1)], [(1, 2)]])
-    def test_refused_plans(self, backend: Backend, plan: Any) -> None:
-        scene = shared_scene(backend)
-        step = _Planned(scene.step(range(len(LENGTHS))), np.array(plan, np.int32))
-        out = np.full((19, 6, 16), 9, np.float32)
-        with pytest.raises(ValueError, match="shared_prefixes"):
-            backend.attend(scene.storage, 0, scene.q(), step, out=out)
-        assert (out == 9).all()
+    @pytest.mark.parametrize("plan", [[], [(1, 2, 1)], [(2, 3, 8)], [(1, 4, 3), (5, 2, 5)], [(6, 2, 2)]])
+    def test_plans_that_share_less(self, backend: Backend, plan: Any) -> None:
+        replace(shared_scene(backend), shared=plan).check()
 
     def test_others_in_the_batch_keep_their_bits(self, backend: Backend) -> None:
         scene = shared_scene(backend)
@@ -99,13 +78,3 @@ class CascadeChecks:
     def test_random_mixture_with_sharing(self, backend: Backend, seed: int) -> None:
         scene, options = random_scene(backend, seed, shared=[(0, 2, 1), (2, 3, 2)])
         scene.check(**options)
-
-
-class _Planned:
-    """A step with a plan as given, without a look at it."""
-
-    def __init__(self, step: Any, plan: Any) -> None:
-        self._step, self.shared_prefixes = step, plan
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._step, name)

@@ -27,7 +27,7 @@ class HostStep:
         self.block_size, self.num_sequences, self.num_tokens = step.block_size, step.num_sequences, step.num_tokens
         for name in (*SHARED, *OF_A_GROUP):
             setattr(self, name, hold(getattr(step, name)))
-        self.shared_prefixes = hold(getattr(step, "shared_prefixes", None))
+        self.shared_prefixes = hold(step.shared_prefixes)
         self.groups = [self] if spec.num_groups == 1 else [_HostGroup(group, hold) for group in step.groups]
 
 

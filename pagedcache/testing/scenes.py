@@ -25,24 +25,8 @@ UNITS = {"float32": 4 * 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "int
 NATIVE = {"float32": 1e-6, "float16": 5e-4, "bfloat16": 1e-2, "int8": 1e-2, "float8_e4m3": 2e-2}
 
 
-class _Sharing:
-    """A step that names prefixes which its sequences share."""
-
-    def __init__(self, step: Any, shared_prefixes: Any) -> None:
-        self._step = step
-        self.shared_prefixes = np.asarray(shared_prefixes, np.int32).reshape(-1, 3)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._step, name)
-
-
 def make_step(
-    tables: Sequence[Sequence[int]],
-    lengths: Sequence[tuple[int, int]],
-    block_size: int,
-    *,
-    shared_prefixes: Any = None,
-    **arrays: Any,
+    tables: Sequence[Sequence[int]], lengths: Sequence[tuple[int, int]], block_size: int, **arrays: Any
 ) -> Any:
     """Return a Step over block tables; lengths are (q_len, kv_len) pairs.
 
@@ -55,8 +39,7 @@ def make_step(
         row[: len(table)] = table
     kv_lens = [kv_len for _, kv_len in lengths]
     qo_indptr = np.cumsum([0] + [q_len for q_len, _ in lengths])
-    step = Step.from_arrays(padded, kv_lens, qo_indptr, block_size=block_size, **arrays)
-    return step if shared_prefixes is None else _Sharing(step, shared_prefixes)
+    return Step.from_arrays(padded, kv_lens, qo_indptr, block_size=block_size, **arrays)
 
 
 def packed_masks(masks: Sequence[Bools | None]) -> dict[str, npt.NDArray[Any]]:
