@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install lint format test slow sanitize bench record bars dist ci clean
+.PHONY: help install lint format test slow sanitize bench record bars peers dist ci clean
 
 help:     ## show this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -30,6 +30,9 @@ record:   ## build and measure the last commit, keep the result in benchmarks/re
 
 bars:     ## measure the allocator's bars
 	python benchmarks/bars.py
+
+peers:    ## measure the allocator against vLLM's, where that is installed
+	python benchmarks/peers/allocator.py
 
 dist:     ## build sdist and wheel, and look into them
 	python -m build && python .ci/check_dist.py dist
