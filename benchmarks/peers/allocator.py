@@ -29,7 +29,7 @@ import numpy as np
 from workload import BLOCK_SIZE, Trace, make_prompts
 
 UNITS = {"s": 1.0, "us": 1e6, "ns": 1e9}
-TURN = 50  # steps of one side before the other goes on; long enough to warm the caches of the processor again
+TURN = 50  # steps of one side before the other goes on; ten times as many give the same ratios
 
 
 @dataclass
