@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 
@@ -44,7 +45,8 @@ def extension(pyx: Path) -> Extension:
     return Extension(
         ".".join(pyx.with_suffix("").parts),
         [str(pyx)],
-        include_dirs=[str(here)],
+        include_dirs=[str(here), numpy.get_include()],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         depends=[str(p) for pattern in ("*.pxd", "*.h") for p in sorted(here.glob(pattern))],  # others rebuild nothing
         extra_compile_args=FLAGS,
     )

@@ -61,7 +61,16 @@ def _convert(values: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED"])
 
 
-def ragged_tokens(prompts: Any, name: str = "prompts") -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def token_sequence(prompts: Any, name: str) -> Sequence[Any] | NDArray[Any]:
+    """`prompts` where it is a sequence of token lists, else a TypeError."""
+    if isinstance(prompts, (str, bytes)) or not (
+        isinstance(prompts, Sequence) or (isinstance(prompts, np.ndarray) and prompts.ndim == 2)
+    ):
+        raise TypeError(f"{name} must be a list of token lists, not {_described(prompts)}; wrap a single prompt in []")
+    return prompts
+
+
+def ragged_tokens(prompts: Any, name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Token lists, one after the other, with the offsets of their ends.
 
     Parameters
@@ -75,18 +84,7 @@ def ragged_tokens(prompts: Any, name: str = "prompts") -> tuple[NDArray[np.int32
     indptr : int64 [n + 1]
         Prompt i is ``tokens[indptr[i]:indptr[i + 1]]``.
     """
-    if isinstance(prompts, (str, bytes)) or not (
-        isinstance(prompts, Sequence) or (isinstance(prompts, np.ndarray) and prompts.ndim == 2)
-    ):
-        raise TypeError(f"{name} must be a list of token lists, not {_described(prompts)}; wrap a single prompt in []")
-    arrays = [
-        prompt
-        if type(prompt) is np.ndarray and prompt.dtype == _INT32 and prompt.ndim == 1
-        else int32_array(prompt, f"{name}[{i}]")
-        for i, prompt in enumerate(prompts)
-    ]
-    if len(arrays) == 1:
-        return int32_array(arrays[0], name), np.array([0, len(arrays[0])], np.int64)
+    arrays = [int32_array(prompt, f"{name}[{i}]") for i, prompt in enumerate(token_sequence(prompts, name))]
     indptr = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum([len(array) for array in arrays], out=indptr[1:])
     return (np.concatenate(arrays) if arrays else np.empty(0, np.int32)), indptr

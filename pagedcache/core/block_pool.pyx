@@ -15,7 +15,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pagedcache.core.arguments cimport int32s_of
+from pagedcache.core.arguments cimport Int32s, int32s_of, new_int32s
 from pagedcache.core.eviction cimport LRU, EvictionPolicy
 from pagedcache.core.fence_queue cimport FenceQueue
 from pagedcache.core.prefix_index cimport LOOKAHEAD, PrefixIndex, prefetch
@@ -33,7 +33,7 @@ cdef bint all_one(const int32_t *counts) noexcept nogil:
     return counts[0] == 1 and counts[1] == 1 and counts[2] == 1 and counts[3] == 1
 
 
-cdef const int32_t[::1] block_ids(values):
+cdef Int32s block_ids(values):
     """int32 [n] of block ids; what is no int32 is no block."""
     try:
         return int32s_of(values, "blocks")
@@ -249,7 +249,8 @@ cdef class BlockPool(VacantBlocks):
         if count < 0:
             raise ValueError(f"count is {count}; it must be 0 or more")
         n = min(count, self.num_blocks)
-        cdef int32_t[::1] out = np.empty(n, np.int32)
+        cdef int32_t *out
+        ids = new_int32s(n, &out)
         if not 0 <= after <= self.num_blocks:
             raise InvalidBlock(f"after is {after}; it must be a block id, 1..{self.num_blocks}, or 0 for none")
         first = after
@@ -257,11 +258,11 @@ cdef class BlockPool(VacantBlocks):
             raise OutOfBlocks(f"{count} blocks wanted, {self.c_usable()} of {self.num_blocks} are usable")
         if n > 0:
             self.c_make_vacant(n)
-            self.c_take(first, n, &out[0])
+            self.c_take(first, n, out)
             for i in range(n):
                 self.callers[out[i]] = 1
             self.c_note_peak()
-        return out.base
+        return ids
 
     @cython.critical_section
     def incref(self, blocks):
@@ -273,14 +274,14 @@ cdef class BlockPool(VacantBlocks):
             An id is out of range, or names a block that no caller has from `allocate`; nothing was
             changed. Blocks of a sequence are shared by forking it.
         """
-        cdef const int32_t[::1] ids = block_ids(blocks)
+        cdef Int32s ids = block_ids(blocks)
         cdef Py_ssize_t i
-        for i in range(ids.shape[0]):
-            if not 1 <= ids[i] <= self.num_blocks or self.callers[ids[i]] <= 0:
-                raise self.c_not_a_callers(ids[i])
-        for i in range(ids.shape[0]):
-            self.records[ids[i]].refcount += 1
-            self.callers[ids[i]] += 1
+        for i in range(ids.n):
+            if not 1 <= ids.data[i] <= self.num_blocks or self.callers[ids.data[i]] <= 0:
+                raise self.c_not_a_callers(ids.data[i])
+        for i in range(ids.n):
+            self.records[ids.data[i]].refcount += 1
+            self.callers[ids.data[i]] += 1
 
     cdef object c_not_a_callers(self, int32_t block):
         """The error for a block of which no caller holds a reference, or none that is left."""
@@ -305,12 +306,13 @@ cdef class BlockPool(VacantBlocks):
         InvalidBlock
             An id is out of range, or named more often than it is held; nothing was changed.
         """
-        cdef const int32_t[::1] ids = block_ids(blocks)
-        cdef int32_t n = <int32_t>ids.shape[0], i, wrong, listed = 0, usable = 0
+        cdef Int32s view = block_ids(blocks)
+        cdef const int32_t *ids = view.data
+        cdef int32_t n = <int32_t>view.n, i, wrong, listed = 0, usable = 0
         cdef int32_t *idle = <int32_t *>malloc(n * sizeof(int32_t) + 1)
         if not idle:
             raise MemoryError(f"no memory to drop {n} blocks")
-        wrong = self.c_count_down(&ids[0] if n else NULL, n, idle, &listed)
+        wrong = self.c_count_down(ids, n, idle, &listed)
         if wrong >= 0:
             for i in range(wrong):
                 self.records[ids[i]].refcount += 1
@@ -358,10 +360,10 @@ cdef class BlockPool(VacantBlocks):
     @cython.critical_section
     def refcount(self, block):
         """References to one block id, 1..num_blocks."""
-        cdef const int32_t[::1] ids = block_ids([block])
-        if not 1 <= ids[0] <= self.num_blocks:
+        cdef int32_t wanted = block_ids([block]).data[0]
+        if not 1 <= wanted <= self.num_blocks:
             raise InvalidBlock(f"block {block} is out of range; ids are 1..{self.num_blocks}")
-        return self.records[ids[0]].refcount
+        return self.records[wanted].refcount
 
     @cython.critical_section
     def refcounts(self):

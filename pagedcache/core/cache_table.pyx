@@ -4,20 +4,18 @@ cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from pagedcache.core.arguments cimport refuse_negative
+from pagedcache.core.arguments cimport Int32s, token_lists
 from pagedcache.core.block_pool cimport BlockPool
 from pagedcache.core.event_log cimport EventLog
 from pagedcache.core.key_table cimport RowKeysHolder, key_at
-from pagedcache.core.prompt_table cimport PromptTable
+from pagedcache.core.prompt_table cimport PromptTable, key_starts
 from pagedcache.core.records cimport NO_NODE
 from pagedcache.core.row_table cimport VACANT
 
 import numpy as np
 
-from pagedcache.core._convert import ragged_tokens
 from pagedcache.core._events import EventNamer
 from pagedcache.core.arguments import bounded_int
-from pagedcache.core.prompt_table import key_starts
 from pagedcache.keys import Namespace
 
 cdef enum:
@@ -28,7 +26,7 @@ cdef enum:
 cdef class Pin:
     """References to blocks, until it lets go or is gone."""
 
-    def __cinit__(self, BlockPool pool not None, int32_t room, bytes namespace not None):
+    def __cinit__(self, BlockPool pool not None, int64_t room, bytes namespace not None):
         self.pool = pool
         self.namespace = namespace
         self.blocks = <int32_t *>malloc(room * sizeof(int32_t) + 1)
@@ -94,26 +92,26 @@ cdef class CacheTable(PromptTable):
             The name is taken, or the pins would hold too much; nothing was changed.
         """
         cdef Py_ssize_t i
-        cdef int32_t last, filled
-        cdef list holders
+        cdef int32_t last, filled = 0
+        cdef int64_t most = 0
+        cdef list given, starts, holders
+        cdef Int32s tokens
         cdef Pin pin
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, not {type(name).__name__}")
-        flat, ends = ragged_tokens(prompts)
-        cdef const int32_t[::1] tokens = flat
-        cdef const int64_t[::1] indptr = ends
-        refuse_negative(tokens, "prompts")
-        starts = key_starts(namespace, keys, self.block_size, indptr)
-        pin = Pin(self.pool, <int32_t>(tokens.shape[0] // self.block_size), Namespace.of(namespace).name)
+        given = token_lists(prompts, "prompts")
+        starts = key_starts(namespace, keys, self.block_size, given)
+        for tokens in given:
+            most += min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks)
+        pin = Pin(self.pool, most, Namespace.of(namespace).name)
         with cython.critical_section(self.pool):
             if name in self.pins:
                 raise ValueError(f"the name {name!r} is taken: unpin it first, or choose another")
             holders = self.c_holders(starts, namespace)
-            filled = 0
-            for i in range(indptr.shape[0] - 1):
+            for i in range(len(given)):
+                tokens = given[i]
                 filled += self.index.c_match(
-                    &tokens[0] + indptr[i] if tokens.shape[0] else NULL,
-                    <int32_t>((indptr[i + 1] - indptr[i]) // self.block_size),
+                    tokens.data, <int32_t>min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks),
                     NULL if holders is None else (<RowKeysHolder>holders[i]).keys, pin.blocks + filled, &last
                 )
             if filled > self.max_pinned - self.num_pinned:

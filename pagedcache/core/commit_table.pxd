@@ -1,5 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 
+from pagedcache.core.arguments cimport Int32s
 from pagedcache.core.step cimport Step, StepBuffers
 from pagedcache.core.step_table cimport StepTable
 
@@ -12,7 +13,7 @@ cdef struct Accepted:
 cdef class CommitTable(StepTable):
     cdef int64_t num_adopted    # blocks given up at commit for an equal published one
 
-    cdef int c_check_commit(self, Step step, const int32_t[::1] tokens, const int64_t[::1] ends) except -1
+    cdef int c_check_commit(self, Step step, Int32s tokens, const int64_t[::1] ends) except -1
     cdef int c_reserve_deferred(self, StepBuffers buffers) except -1
     cdef int32_t c_commit(self, StepBuffers buffers, const int32_t *tokens, Accepted accepted) noexcept nogil
     cdef void c_advance(self, int32_t row, StepBuffers buffers, int32_t i, const int32_t *tokens) noexcept nogil

@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memcpy
 
-from pagedcache.core.arguments cimport int32s_of, refuse_negative
+from pagedcache.core.arguments cimport Int32s, int32s_of, refuse_negative
 from pagedcache.core.key_table cimport key_at
 from pagedcache.core.prefix_index cimport LOOKAHEAD
 from pagedcache.core.records cimport NO_NODE
@@ -47,7 +47,8 @@ cdef class CommitTable(StepTable):
         """
         cdef StepBuffers buffers
         cdef Accepted keep
-        cdef const int32_t[::1] given = None, path
+        cdef Int32s given = None
+        cdef const int32_t[::1] path
         cdef const int64_t[::1] ends = None
         cdef int32_t published
         keep.path, keep.ends = NULL, NULL
@@ -63,13 +64,13 @@ cdef class CommitTable(StepTable):
             if ends is not None:
                 keep.path = &path[0] if path.shape[0] > 0 else NULL
                 keep.ends = &ends[0]
-            published = self.c_commit(buffers, &given[0] if given is not None and given.shape[0] > 0 else NULL, keep)
+            published = self.c_commit(buffers, NULL if given is None else given.data, keep)
             self.c_close(step)
         return published
 
     def check_commit(self, Step step not None, tokens, accepted=None):
         """Raise what `commit` with the same arguments would raise; for whoever moves K/V before it."""
-        cdef const int32_t[::1] given = None
+        cdef Int32s given = None
         cdef const int64_t[::1] ends = None
         if tokens is not None:
             given = int32s_of(tokens, "tokens")
@@ -80,13 +81,13 @@ cdef class CommitTable(StepTable):
             self.c_check_commit(step, given, ends)
             self.c_reserve_deferred(step.buffers)
 
-    cdef int c_check_commit(self, Step step, const int32_t[::1] tokens, const int64_t[::1] ends) except -1:
+    cdef int c_check_commit(self, Step step, Int32s tokens, const int64_t[::1] ends) except -1:
         cdef StepArrays *arrays
         cdef int32_t i
         self.c_require_open(step, oldest=True)
         arrays = &step.buffers.c
-        if tokens is not None and tokens.shape[0] != arrays.num_tokens:
-            raise ValueError(f"{tokens.shape[0]} tokens for a step of {arrays.num_tokens}")
+        if tokens is not None and tokens.n != arrays.num_tokens:
+            raise ValueError(f"{tokens.n} tokens for a step of {arrays.num_tokens}")
         if ends is None:
             if arrays.is_tree:
                 self.c_require_path(step)

@@ -13,6 +13,9 @@ cdef struct Prompt:
     int level               # priority of its blocks
 
 
+cdef list key_starts(namespace, keys, int32_t block_size, list prompts)
+
+
 cdef class PromptTable(CommitTable):
     cdef int64_t query_tokens   # prompt tokens of all admitted prompts
     cdef int64_t hit_tokens     # of these, found in the prefix cache

@@ -6,14 +6,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pagedcache.core.commit_table import CommitTable
 from pagedcache.core.results import Admission
-from pagedcache.keys import BlockKey, Key, Namespace
-
-def key_starts(
-    namespace: Namespace | bytes | str | None,
-    keys: Sequence[Sequence[Key] | None] | None,
-    block_size: int,
-    ends: NDArray[np.int64],
-) -> list[list[BlockKey]] | None: ...
+from pagedcache.keys import Key, Namespace
 
 class PromptTable(CommitTable):
     def admit(

@@ -3,14 +3,13 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pagedcache.core.arguments cimport counts_of, refuse_negative
+from pagedcache.core.arguments cimport (
+    Int32s, new_int8s, new_int32s, new_int64s, own_counts, token_lists
+)
 from pagedcache.core.commit_table cimport CommitTable
 from pagedcache.core.key_table cimport RowKeysHolder
 from pagedcache.core.records cimport NO_NODE
 
-import numpy as np
-
-from pagedcache.core._convert import ragged_tokens
 from pagedcache.core.arguments import bounded_int
 from pagedcache.core.results import Admission
 from pagedcache.keys import Namespace, block_keys
@@ -21,31 +20,27 @@ cdef enum:
     NEVER_FITS = 2
 
 
-cdef const int32_t[::1] own(object values, Py_ssize_t n, str name):
-    """counts_of, as a copy: what is checked and then used must not change between, on any Python."""
-    return np.array(counts_of(values, n, name))
-
-
-cdef inline int32_t entry_of(const int32_t[::1] values, Py_ssize_t i) noexcept nogil:
-    """Entry i of what `own` gave, which may be one for all; 0 where there is nothing."""
+cdef inline int32_t entry_of(Int32s values, Py_ssize_t i) noexcept:
+    """Entry i of what own_counts gave, which may be one for all; 0 where there is nothing."""
     if values is None:
         return 0
-    return values[i if i < values.shape[0] else 0]
+    return values.data[i if i < values.n else 0]
 
 
-def key_starts(namespace, keys, int32_t block_size, const int64_t[::1] ends):
+cdef list key_starts(namespace, keys, int32_t block_size, list prompts):
     """For each prompt what begins in which of its blocks; None where no prompt has a namespace or key."""
-    cdef Py_ssize_t i, n = ends.shape[0] - 1
+    if namespace is None and keys is None:
+        return None
     border = Namespace.of(namespace)
     if border.secret is not None and not border.name:
         raise ValueError("the namespace has a secret and no name: the default namespace is everybody's; name it")
     if keys is None and not border.name:
         return None
     if keys is None:
-        keys = [None] * n
-    if len(keys) != n:
-        raise ValueError(f"keys has {len(keys)} entries for {n} prompts; give a list of Key, or None, for each")
-    return [block_keys(border, keys[i], block_size, ends[i + 1] - ends[i]) for i in range(n)]
+        keys = [None] * len(prompts)
+    if len(keys) != len(prompts):
+        raise ValueError(f"keys has {len(keys)} entries for {len(prompts)} prompts; a list of Key or None for each")
+    return [block_keys(border, of_prompt, block_size, (<Int32s>prompt).n) for of_prompt, prompt in zip(keys, prompts)]
 
 
 @cython.no_gc_clear
@@ -79,31 +74,26 @@ cdef class PromptTable(CommitTable):
         Admission
             NEVER_FITS does not stop the call; everything after the first NOT_NOW is NOT_NOW.
         """
-        cdef Py_ssize_t i, n
-        cdef int32_t row, waiting = False, widest = 0
-        cdef int32_t outcome
+        cdef list given = token_lists(prompts, "prompts"), holders
+        cdef list starts = key_starts(namespace, keys, self.block_size, given)
+        cdef Py_ssize_t i, n = len(given)
+        cdef Int32s extras = None if type(reserve) is int and reserve == 0 else own_counts(reserve, n, "reserve")
+        cdef Int32s all_pads = None if pads is None else own_counts(pads, n, "pads")
+        cdef int32_t row, waiting = False, widest = 0, outcome
         cdef int64_t total
         cdef Prompt prompt
-        cdef list holders
-        flat, ends = ragged_tokens(prompts)
-        cdef const int32_t[::1] tokens = flat
-        cdef const int64_t[::1] indptr = ends
-        n = indptr.shape[0] - 1
-        cdef const int32_t[::1] extras = None if type(reserve) is int and reserve == 0 else own(reserve, n, "reserve")
-        cdef const int32_t[::1] all_pads = None if pads is None else own(pads, n, "pads")
-        refuse_negative(tokens, "prompts")
+        cdef int64_t *ids
+        cdef int32_t *cached
+        cdef signed char *status
         prompt.level = bounded_int(priority, "priority", 0, self.pool.policy.num_levels - 1)
-        starts = key_starts(namespace, keys, self.block_size, indptr)
-        cdef int64_t[::1] ids = np.empty(n, np.int64)
-        cdef int32_t[::1] cached = np.empty(n, np.int32)
-        cdef signed char[::1] status = np.empty(n, np.int8)
+        admission = Admission(new_int64s(n, &ids), new_int32s(n, &cached), new_int8s(n, &status))
         with cython.critical_section(self.pool):
             holders = self.c_holders(starts, namespace)
             for i in range(n):
                 ids[i] = -1
                 cached[i] = 0
                 status[i] = ADMITTED
-                total = indptr[i + 1] - indptr[i] + entry_of(extras, i) + entry_of(all_pads, i)
+                total = (<Int32s>given[i]).n + <int64_t>entry_of(extras, i) + entry_of(all_pads, i)
                 if total <= self.max_length and self.c_blocks_for(<int32_t>total) <= self.pool.num_blocks:
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
@@ -115,8 +105,8 @@ cdef class PromptTable(CommitTable):
                     continue
                 if status[i] == NEVER_FITS:
                     continue
-                prompt.tokens = &tokens[0] + indptr[i] if tokens.shape[0] else NULL
-                prompt.length = indptr[i + 1] - indptr[i]
+                prompt.tokens = (<Int32s>given[i]).data
+                prompt.length = (<Int32s>given[i]).n
                 prompt.pad = entry_of(all_pads, i)
                 prompt.reserve = entry_of(extras, i)
                 prompt.keys = NULL if holders is None else (<RowKeysHolder>holders[i]).keys
@@ -128,7 +118,7 @@ cdef class PromptTable(CommitTable):
                 ids[i] = self.c_handle(row)
                 cached[i] = self.rows[row].position - <int32_t>prompt.pad
             self.pool.c_note_peak()
-        return Admission(ids.base, cached.base, np.asarray(status.base))
+        return admission
 
     cdef list c_holders(self, list starts, namespace):
         """The numbered keys of each prompt; None where there are none. Makes objects: before rows are named."""
@@ -186,25 +176,26 @@ cdef class PromptTable(CommitTable):
         int32 [n]
             Leading tokens of each prompt whose K/V is there; 0 for a prompt that never fits.
         """
+        cdef list given = token_lists(prompts, "prompts"), holders
+        cdef list starts = key_starts(namespace, keys, self.block_size, given)
         cdef Py_ssize_t i
-        cdef int64_t length
+        cdef Int32s tokens
         cdef int32_t last, hits
-        cdef list holders
-        flat, ends = ragged_tokens(prompts)
-        cdef const int32_t[::1] tokens = flat
-        cdef const int64_t[::1] indptr = ends
-        refuse_negative(tokens, "prompts")
-        starts = key_starts(namespace, keys, self.block_size, indptr)
-        cdef int32_t[::1] blocks = np.empty(self.pool.num_blocks, np.int32)
-        cdef int32_t[::1] cached = np.zeros(indptr.shape[0] - 1, np.int32)
+        cdef int32_t *blocks
+        cdef int32_t *cached
+        scratch = new_int32s(self.pool.num_blocks, &blocks)
+        lengths = new_int32s(len(given), &cached)
         with cython.critical_section(self.pool):
             holders = self.c_holders(starts, namespace)
-            for i in range(cached.shape[0]):
-                length = indptr[i + 1] - indptr[i]
-                if 1 < length <= self.max_length and self.c_blocks_for(<int32_t>length) <= self.pool.num_blocks:
+            for i in range(len(given)):
+                tokens = given[i]
+                cached[i] = 0
+                if (1 < tokens.n <= self.max_length
+                        and self.c_blocks_for(<int32_t>tokens.n) <= self.pool.num_blocks):
                     hits = self.index.c_match(
-                        &tokens[0] + indptr[i], <int32_t>((length - 1) // self.block_size),
-                        NULL if holders is None else (<RowKeysHolder>holders[i]).keys, &blocks[0], &last
+                        tokens.data, <int32_t>((tokens.n - 1) // self.block_size),
+                        NULL if holders is None else (<RowKeysHolder>holders[i]).keys, blocks, &last
                     )
                     cached[i] = hits * self.block_size
-        return cached.base
+        del scratch
+        return lengths

@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pagedcache.core.arguments cimport handles_of
+from pagedcache.core.arguments cimport Int64s, handles_of
 from pagedcache.core.cache_table cimport CacheTable
 from pagedcache.core.records cimport GROUP, NO_NODE, ZERO_BLOCK
 from pagedcache.core.row_table cimport AWAY, CLOSED, LIVE, SWAPPED, SwappedBlocks
@@ -33,7 +33,7 @@ cdef class ResidencyTable(CacheTable):
         indptr : int64 [n + 1]
             Those of sequence i are ``blocks[indptr[i]:indptr[i + 1]]``.
         """
-        cdef const int64_t[::1] handles = handles_of(ids)
+        cdef Int64s handles = handles_of(ids)
         cdef list blocks = [], indptr = [0]
         cdef int32_t i, j, row
         with cython.critical_section(self.pool):
@@ -61,7 +61,7 @@ cdef class ResidencyTable(CacheTable):
         int
             Blocks that became usable now.
         """
-        cdef const int64_t[::1] handles = handles_of(ids)
+        cdef Int64s handles = handles_of(ids)
         cdef int32_t i, k, row, count, n, usable = 0
         cdef SwappedBlocks *swapped
         with cython.critical_section(self.pool):
@@ -131,7 +131,7 @@ cdef class ResidencyTable(CacheTable):
         OutOfBlocks
             Too few usable blocks; nothing was changed.
         """
-        cdef const int64_t[::1] handles = handles_of(ids)
+        cdef Int64s handles = handles_of(ids)
         cdef int32_t i, n, filled = 0
         cdef int64_t wanted = 0
         cdef int32_t *blocks

@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from pagedcache.core.arguments cimport Int64s
 from pagedcache.core.block_pool cimport BlockPool
 from pagedcache.core.key_table cimport KeyTable, RowKeys
 from pagedcache.core.prefix_index cimport PrefixIndex
@@ -87,7 +88,7 @@ cdef class RowTable:
     cdef int c_widen(self, int32_t blocks) except -1
     cdef int32_t c_new_call(self, Py_ssize_t n) noexcept nogil
     cdef int c_refuse(self, int64_t handle, int32_t i) except -1
-    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, Naming naming) except -1
+    cdef Py_ssize_t c_name(self, Int64s ids, Naming naming) except -1
     cdef object c_out_of_blocks(self, str verb, int64_t wanted, str remedy)
     cdef int32_t c_open_row(self) noexcept nogil
     cdef void c_close_row(self, int32_t row) noexcept nogil

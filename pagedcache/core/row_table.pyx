@@ -17,6 +17,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from pagedcache.core.arguments cimport Int64s
 from pagedcache.core.key_table cimport KeyTable
 from pagedcache.core.prefix_index cimport PrefixIndex
 from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
@@ -118,14 +119,14 @@ cdef class RowTable:
         self.call += 1
         return <int32_t>min(n, self.max_sequences + <Py_ssize_t>1)
 
-    cdef Py_ssize_t c_name(self, const int64_t[::1] ids, Naming naming) except -1:
+    cdef Py_ssize_t c_name(self, Int64s ids, Naming naming) except -1:
         """Put the rows of `ids` into self.named, or raise for the first that may not be named."""
         cdef int32_t i
-        for i in range(self.c_new_call(ids.shape[0])):
-            self.named[i] = named_row(self.rows, self.max_sequences, self.call, ids[i], naming)
+        for i in range(self.c_new_call(ids.n)):
+            self.named[i] = named_row(self.rows, self.max_sequences, self.call, ids.data[i], naming)
             if self.named[i] < 0:
-                self.c_refuse(ids[i], i)
-        return ids.shape[0]
+                self.c_refuse(ids.data[i], i)
+        return ids.n
 
     cdef int c_refuse(self, int64_t handle, int32_t i) except -1:
         """Raise what is wrong with entry i, which could not be named."""

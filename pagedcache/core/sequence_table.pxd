@@ -1,5 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 
+from pagedcache.core.arguments cimport Int32s
 from pagedcache.core.residency_table cimport ResidencyTable
 from pagedcache.core.row_table cimport Row
 
@@ -8,5 +9,5 @@ cdef class SequenceTable(ResidencyTable):
     cdef int64_t c_fork(self, int32_t row, int32_t cut) noexcept nogil
     cdef void c_reorder(self, const int32_t *parents, int32_t n, Row *former, int32_t *scratch) noexcept nogil
     cdef bint c_is_settled(self, int32_t row, int32_t cut) noexcept nogil
-    cdef int32_t c_cut(self, const int32_t[::1] cuts, Py_ssize_t i) noexcept nogil
-    cdef int c_check_cuts(self, const int32_t[::1] cuts, Py_ssize_t n, str name) except -1
+    cdef int32_t c_cut(self, Int32s cuts, Py_ssize_t i) noexcept nogil
+    cdef int c_check_cuts(self, Int32s cuts, Py_ssize_t n, str name) except -1

@@ -5,22 +5,16 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pagedcache.core.arguments cimport counts_of, handles_of, int32s_of
+from pagedcache.core.arguments cimport Int32s, Int64s, handles_of, new_int64s, own_counts, own_int32s
 from pagedcache.core.key_table cimport RowKeys
 from pagedcache.core.residency_table cimport ResidencyTable
 from pagedcache.core.row_table cimport ANY, CLOSED, DOOMED, LIVE, OPEN_OR_CLOSED, SWAPPED, Row
 
 import numpy as np
 
-from pagedcache.core._convert import int64_array
 from pagedcache.core.arguments import bounded_int
 from pagedcache.core.results import CacheStats
 from pagedcache.errors import OutOfSequences
-
-
-cdef const int32_t[::1] own(object values, Py_ssize_t n, str name):
-    """counts_of, as a copy: what is checked and then used must not change between, on any Python."""
-    return np.array(counts_of(values, n, name))
 
 
 @cython.no_gc_clear
@@ -88,25 +82,26 @@ cdef class SequenceTable(ResidencyTable):
             Fewer than m * n rows are vacant.
         """
         cdef int64_t per_parent = bounded_int(n, "n", 0, INT32_MAX)
-        cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] cuts = own([] if at is None else at, 0 if at is None else handles.shape[0], "at")
-        cdef int64_t wanted = handles.shape[0] * per_parent
+        cdef Int64s handles = handles_of(ids)
+        cdef Int32s cuts = None if at is None else own_counts(at, handles.n, "at")
+        cdef int64_t wanted = handles.n * per_parent
         cdef Py_ssize_t i, k
-        if handles.shape[0] > 0 and per_parent > self.max_sequences:
+        if handles.n > 0 and per_parent > self.max_sequences:
             raise OutOfSequences(f"n is {n}; the cache has {self.max_sequences} rows (max_sequences)")
-        cdef int64_t[:, ::1] children = np.empty((handles.shape[0], per_parent), np.int64)
+        cdef int64_t *handle
+        children = new_int64s(handles.n * per_parent, &handle)
         with cython.critical_section(self.pool):
             self.c_name(handles, CLOSED)
-            self.c_check_cuts(cuts, handles.shape[0], "at")
+            self.c_check_cuts(cuts, handles.n, "at")
             if wanted > self.num_vacant:
                 raise OutOfSequences(
                     f"{wanted} rows wanted, {self.num_vacant} of {self.max_sequences} are "
                     "vacant; release sequences, or make the cache with a larger max_sequences"
                 )
-            for i in range(handles.shape[0]):
+            for i in range(handles.n):
                 for k in range(per_parent):
-                    children[i, k] = self.c_fork(self.named[i], self.c_cut(cuts, i))
-        return children.base
+                    handle[i * per_parent + k] = self.c_fork(self.named[i], self.c_cut(cuts, i))
+        return children.reshape(handles.n, per_parent)
 
     cdef int64_t c_fork(self, int32_t row, int32_t cut) noexcept nogil:
         """Handle of a new row that shares the blocks of `row` up to position `cut`."""
@@ -145,17 +140,17 @@ cdef class SequenceTable(ResidencyTable):
         -----
         A sequence that goes on from another gives up what admit had allotted to it beyond its position.
         """
-        cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] sources = np.array(int32s_of(parents, "parents"))
-        cdef Py_ssize_t n = handles.shape[0]
+        cdef Int64s handles = handles_of(ids)
+        cdef Int32s sources = own_int32s(parents, "parents")
+        cdef Py_ssize_t n = handles.n
         cdef int32_t i
         cdef int32_t *scratch
         cdef Row *former
-        if sources.shape[0] != n:
-            raise ValueError(f"parents has {sources.shape[0]} entries for {n} sequences")
+        if sources.n != n:
+            raise ValueError(f"parents has {sources.n} entries for {n} sequences")
         for i in range(n):
-            if not 0 <= sources[i] < n:
-                raise ValueError(f"parents holds {sources[i]} at {i}; it must be an index into ids, 0 to {n - 1}")
+            if not 0 <= sources.data[i] < n:
+                raise ValueError(f"parents holds {sources.data[i]} at {i}; it must be an index into ids, 0 to {n - 1}")
         with cython.critical_section(self.pool):
             self.c_name(handles, CLOSED)
             former = <Row *>malloc(n * sizeof(Row) + 1)
@@ -164,7 +159,7 @@ cdef class SequenceTable(ResidencyTable):
                 free(former)
                 free(scratch)
                 raise MemoryError(f"no memory to reorder {n} sequences of up to {self.pitch} blocks")
-            self.c_reorder(&sources[0] if n else NULL, <int32_t>n, former, scratch)
+            self.c_reorder(sources.data, <int32_t>n, former, scratch)
             free(former)
             free(scratch)
 
@@ -221,14 +216,14 @@ cdef class SequenceTable(ResidencyTable):
         int
             Blocks that became usable.
         """
-        cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] cuts = own(positions, handles.shape[0], "positions")
+        cdef Int64s handles = handles_of(ids)
+        cdef Int32s cuts = own_counts(positions, handles.n, "positions")
         cdef Py_ssize_t i
         cdef int32_t row, cut, usable = 0
         with cython.critical_section(self.pool):
             self.c_name(handles, CLOSED)
-            self.c_check_cuts(cuts, handles.shape[0], "positions")
-            for i in range(handles.shape[0]):
+            self.c_check_cuts(cuts, handles.n, "positions")
+            for i in range(handles.n):
                 row = self.named[i]
                 cut = self.c_cut(cuts, i)
                 usable += self.c_drop_blocks(row, self.c_blocks_for(cut))
@@ -242,13 +237,13 @@ cdef class SequenceTable(ResidencyTable):
         """Whether what is left up to `cut` is still what the row's keys say."""
         return self.rows[row].keys == NULL or cut >= self.rows[row].keys.settled
 
-    cdef int32_t c_cut(self, const int32_t[::1] cuts, Py_ssize_t i) noexcept nogil:
+    cdef int32_t c_cut(self, Int32s cuts, Py_ssize_t i) noexcept nogil:
         """Position to cut named row i at; no cuts: where it is; one: the same for all."""
-        if cuts.shape[0] == 0:
+        if cuts is None:
             return self.rows[self.named[i]].position
-        return cuts[i if i < cuts.shape[0] else 0]
+        return cuts.data[i if i < cuts.n else 0]
 
-    cdef int c_check_cuts(self, const int32_t[::1] cuts, Py_ssize_t n, str name) except -1:
+    cdef int c_check_cuts(self, Int32s cuts, Py_ssize_t n, str name) except -1:
         cdef Py_ssize_t i
         cdef Row *row
         for i in range(n):
@@ -273,7 +268,7 @@ cdef class SequenceTable(ResidencyTable):
         """
         cdef Py_ssize_t i
         cdef int32_t row, usable = 0
-        cdef const int64_t[::1] handles = handles_of(ids)
+        cdef Int64s handles = handles_of(ids)
         with cython.critical_section(self.pool):
             for i in range(self.c_name(handles, ANY)):
                 row = self.named[i]
@@ -322,20 +317,20 @@ cdef class SequenceTable(ResidencyTable):
     def position(self, handle):
         """Next row coordinate of a sequence, pads counted; committed tokens only."""
         with cython.critical_section(self.pool):
-            self.c_name(int64_array([handle], "handle"), OPEN_OR_CLOSED)
+            self.c_name(handles_of([handle]), OPEN_OR_CLOSED)
             return self.rows[self.named[0]].position
 
     def length(self, handle):
         """Committed tokens of a sequence: its position less its pad."""
         with cython.critical_section(self.pool):
-            self.c_name(int64_array([handle], "handle"), OPEN_OR_CLOSED)
+            self.c_name(handles_of([handle]), OPEN_OR_CLOSED)
             return self.rows[self.named[0]].position - self.rows[self.named[0]].pad
 
     def block_table(self, handle):
         """int32 [blocks]: a copy of the sequence's table, allotted blocks included."""
         cdef bytes raw
         with cython.critical_section(self.pool):
-            self.c_name(int64_array([handle], "handle"), OPEN_OR_CLOSED)
+            self.c_name(handles_of([handle]), OPEN_OR_CLOSED)
             raw = (<char *>self.c_table(self.named[0]))[:self.rows[self.named[0]].num_blocks * sizeof(int32_t)]
         return np.frombuffer(raw, np.int32)
 

@@ -1,5 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 
+from pagedcache.core.arguments cimport Int32s, Int64s
 from pagedcache.core.row_table cimport MAX_STEPS, RowTable
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
 
@@ -52,11 +53,9 @@ cdef class StepTable(RowTable):
     cdef void c_show_table(self, StepBuffers buffers, int32_t i, int32_t need) noexcept nogil
     cdef bint c_has_room(self, StepBuffers buffers, const Demand *demand) noexcept nogil
     cdef Demand c_demanded(
-        self, StepBuffers buffers, const int64_t[::1] handles, const int32_t[::1] counts, const int32_t[::1] depths
+        self, StepBuffers buffers, Int64s handles, Int32s counts, Int32s depths
     ) except *
-    cdef int c_refuse_demand(
-        self, const int64_t[::1] handles, const int32_t[::1] counts, const Demand *demand
-    ) except -1
+    cdef int c_refuse_demand(self, Int64s handles, const Demand *demand) except -1
     cdef void c_set_depths(self, StepBuffers buffers, const int32_t *depths) noexcept nogil
     cdef void c_find_shared(self, StepBuffers buffers) noexcept nogil
     cdef int32_t c_whole_blocks(self, StepBuffers buffers, int32_t i) noexcept nogil

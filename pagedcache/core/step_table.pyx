@@ -18,7 +18,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from pagedcache.core.arguments cimport counts_of, handles_of, int32s_of
+from pagedcache.core.arguments cimport Int32s, Int64s, counts_of, handles_of, int32s_of
 from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
 from pagedcache.core.row_table cimport DOOMED, OPEN_OR_CLOSED, VACANT, Row, RowTable, named_row
 from pagedcache.core.step cimport GroupArrays, Step, StepArrays, StepBuffers
@@ -82,9 +82,9 @@ cdef class StepTable(RowTable):
         """Whether `extend` with the same arguments would find enough blocks now; other errors alike."""
         cdef Demand demand
         cdef StepBuffers buffers
-        cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] new = counts_of(counts, handles.shape[0], "counts")
-        cdef const int32_t[::1] tree = None if depths is None else int32s_of(depths, "depths")
+        cdef Int64s handles = handles_of(ids)
+        cdef Int32s new = counts_of(counts, handles.n, "counts")
+        cdef Int32s tree = None if depths is None else int32s_of(depths, "depths")
         with cython.critical_section(self.pool):
             buffers = self.c_spare()
             demand = self.c_demanded(buffers, handles, new, tree)
@@ -126,9 +126,9 @@ cdef class StepTable(RowTable):
         cdef Demand demand
         cdef Step step
         cdef StepBuffers buffers
-        cdef const int64_t[::1] handles = handles_of(ids)
-        cdef const int32_t[::1] new = counts_of(counts, handles.shape[0], "counts")
-        cdef const int32_t[::1] tree = None if depths is None else int32s_of(depths, "depths")
+        cdef Int64s handles = handles_of(ids)
+        cdef Int32s new = counts_of(counts, handles.n, "counts")
+        cdef Int32s tree = None if depths is None else int32s_of(depths, "depths")
         cdef bint find_shared = cascade
         with cython.critical_section(self.pool):
             # Any allocation may run a finalizer, and that may call a verb: so the step is made before the
@@ -150,7 +150,7 @@ cdef class StepTable(RowTable):
             self.pool.c_make_vacant(<int32_t>demand.blocks)
             self.c_fill(buffers, &demand)
             if tree is not None and demand.tokens > 0:
-                self.c_set_depths(buffers, &tree[0])
+                self.c_set_depths(buffers, tree.data)
             if find_shared:
                 self.c_find_shared(buffers)
             self.pool.c_note_peak()
@@ -185,41 +185,38 @@ cdef class StepTable(RowTable):
                 and demand.diffs <= group.room_diff)
 
     cdef Demand c_demanded(
-        self, StepBuffers buffers, const int64_t[::1] handles, const int32_t[::1] counts, const int32_t[::1] depths
+        self, StepBuffers buffers, Int64s handles, Int32s counts, Int32s depths
     ) except *:
         """c_demand, or the error for what is wrong with an entry, and then nothing is changed."""
-        cdef Py_ssize_t n = handles.shape[0]
         cdef int32_t i, k, first
         cdef Demand demand = self.c_demand(
-            buffers, &handles[0] if n else NULL, &counts[0] if n else NULL, counts.shape[0] == n, n
+            buffers, handles.data, counts.data, counts.n == handles.n, handles.n
         )
         if demand.wrong >= 0 or demand.tokens > INT32_MAX or demand.diffs > INT32_MAX // 3:
             self.c_forgo(&demand)
-            self.c_refuse_demand(handles, counts, &demand)
+            self.c_refuse_demand(handles, &demand)
         if depths is None:
             return demand
-        if depths.shape[0] != demand.tokens:
+        if depths.n != demand.tokens:
             self.c_forgo(&demand)
-            raise ValueError(f"depths has {depths.shape[0]} entries for {demand.tokens} tokens")
+            raise ValueError(f"depths has {depths.n} entries for {demand.tokens} tokens")
         for i in range(demand.rows):
             first = buffers.c.qo_indptr[i]
             for k in range(self.counts[i]):
-                if not 0 <= depths[first + k] < self.counts[i]:
+                if not 0 <= depths.data[first + k] < self.counts[i]:
                     self.c_forgo(&demand)
                     raise ValueError(
-                        f"depths holds {depths[first + k]} at {first + k}; sequence {i} has {self.counts[i]} new "
+                        f"depths holds {depths.data[first + k]} at {first + k}; sequence {i} has {self.counts[i]} new "
                         f"tokens, so that depths are 0 to {self.counts[i] - 1}"
                     )
         return demand
 
-    cdef int c_refuse_demand(
-        self, const int64_t[::1] handles, const int32_t[::1] counts, const Demand *demand
-    ) except -1:
+    cdef int c_refuse_demand(self, Int64s handles, const Demand *demand) except -1:
         cdef int32_t i = demand.wrong, end
         if i < 0:
             raise ValueError(f"{demand.tokens} tokens, {demand.diffs} table entries: too many for one int32 step")
         if not demand.too_long:
-            self.c_refuse(handles[i], i)
+            self.c_refuse(handles.data[i], i)
         end = self.rows[self.named[i]].end
         raise ValueError(
             f"{self.counts[i]} tokens at position {end} (entry {i}) make {<int64_t>end + self.counts[i]}, beyond "
