@@ -141,7 +141,7 @@ class KVCache(Bookkeeping):
             raise ValueError(f"storage is {storage!r}; it is None, 'metadata' or one (k, v) pair of arrays per plane")
         if not isinstance(storage, str):
             self.storage = self.backend.allocate(spec, self.pool.num_blocks, storage)
-        self._swapped: dict[int, NDArray[np.uint8]] = {}  # handle -> bytes of the blocks that were swapped out
+        self._swapped: dict[int, list[NDArray[np.uint8]]] = {}  # handle -> records of the blocks swapped out
         self._lock = threading.RLock()
         self._closed = False
         _ALL.add(self)
@@ -326,14 +326,7 @@ class KVCache(Bookkeeping):
                 raise ValueError(
                     "the cache is metadata only: save what sequences.swap_list names, then sequences.swap_out"
                 )
-            blocks, indptr = self.sequences.swap_list(ids)
-            handles = np.asarray(ids).tolist()
-            saved = [
-                self.backend.read_blocks(self.storage, blocks[first:stop]) for first, stop in itertools.pairwise(indptr)
-            ]
-            usable = self.sequences.swap_out(ids)
-            self._swapped.update(zip(handles, saved, strict=True))
-            return usable
+            return self._swap_out(self.storage, ids, {})
 
     def swap_in(self, ids: ArrayLike) -> int:
         """Undo `swap_out`; the number of blocks brought back. OutOfBlocks where they don't fit: nothing is changed."""
@@ -342,18 +335,36 @@ class KVCache(Bookkeeping):
                 raise ValueError("the cache is metadata only: sequences.swap_in says where the saved bytes go")
             blocks = self.sequences.swap_in(ids)
             handles = np.asarray(ids).tolist()
+            saved = dict(
+                zip(blocks.tolist(), itertools.chain.from_iterable(self._swapped[h] for h in handles), strict=True)
+            )
             try:
                 first = 0
                 for handle in handles:
                     data = self._swapped[handle]
-                    self.backend.write_blocks(self.storage, blocks[first : first + len(data)], data)
+                    if data:
+                        self.backend.write_blocks(self.storage, blocks[first : first + len(data)], np.stack(data))
                     first += len(data)
             except BaseException:
-                self.sequences.swap_out(ids)
+                self._swap_out(self.storage, ids, saved)
                 raise
             for handle in handles:
                 del self._swapped[handle]
             return len(blocks)
+
+    def _swap_out(self, storage: Storage, ids: ArrayLike, saved: dict[int, NDArray[np.uint8]]) -> int:
+        """Save the blocks that only `ids` hold, but for those whose records are `saved`, and give them up."""
+        handles = np.asarray(ids).tolist()
+        usable = -1
+        while usable < 0:  # again, if a finalizer has changed who holds what while blocks were read
+            blocks, indptr = self.sequences.swap_list(ids)
+            unsaved = [block for block in blocks.tolist() if block not in saved]
+            read = self.backend.read_blocks(storage, np.array(unsaved, np.int32))
+            records = saved | dict(zip(unsaved, read, strict=True))
+            usable = self.sequences.swap_out(ids, blocks)
+        for handle, (first, stop) in zip(handles, itertools.pairwise(indptr), strict=True):
+            self._swapped[handle] = [records[block] for block in blocks[first:stop].tolist()]
+        return usable
 
     def release(self, ids: ArrayLike) -> int:
         """Let sequences go; the number of blocks usable now for it. See `SequenceTable.release`."""
@@ -367,8 +378,11 @@ class KVCache(Bookkeeping):
     def compact(self) -> int:
         """Move blocks so that ids of a sequence run on; the number moved. See `SequenceTable.compact`."""
         with self._open():
-            pairs = self.sequences.compaction()
-            if self.storage is not None and len(pairs):
-                self.backend.copy_blocks(self.storage, pairs)
-                self._cover()
-            return self.sequences.compact()
+            moved = -1
+            while moved < 0:  # again, if a finalizer has changed who holds what while blocks were copied
+                pairs = self.sequences.compaction()
+                if self.storage is not None and len(pairs):
+                    self.backend.copy_blocks(self.storage, pairs)
+                    self._cover()
+                moved = self.sequences.compact(pairs)
+            return moved

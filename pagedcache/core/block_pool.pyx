@@ -28,6 +28,10 @@ from pagedcache.core._checks import require
 from pagedcache.errors import InvalidBlock, OutOfBlocks
 
 
+cdef enum:
+    AHEAD = 16      # records to fetch before they are needed
+
+
 cdef bint all_one(const int32_t *counts) noexcept nogil:
     """Whether a group's counts are all 1."""
     return counts[0] == 1 and counts[1] == 1 and counts[2] == 1 and counts[3] == 1
@@ -158,6 +162,8 @@ cdef class BlockPool(VacantBlocks):
         cdef BlockRecord *records = self.records
         self.policy.c_tick()
         while k > 0:
+            if k > AHEAD:
+                prefetch(&records[blocks[k - 1 - AHEAD]])
             if records[blocks[k - 1]].refcount > 1 and not pending:     # forks: somebody else has it too
                 k -= 1
                 records[blocks[k]].refcount -= 1
@@ -206,8 +212,12 @@ cdef class BlockPool(VacantBlocks):
 
     @property
     def num_waiting(self):
-        """Blocks that count as held until a fence has retired, because unfinished work may read them."""
-        return self.fences.count
+        """Blocks that nobody holds and that are not usable before a fence retires: unfinished work may read them."""
+        cdef int32_t k, waiting = 0, block = self.fences.first
+        for k in range(self.fences.count):
+            waiting += self.records[block].refcount == 1
+            block = self.records[block].next
+        return waiting
 
     @property
     def num_shared(self):

@@ -19,6 +19,7 @@ cdef class CacheTable(PromptTable):
     cdef readonly int32_t num_pinned
     cdef object namer                   # portable names for events, or None
     cdef bint tell_tokens               # whether events carry token ids
+    cdef bint is_naming                 # an events() call is under way
 
     cdef int32_t c_forget(self, const uint8_t *doomed) noexcept nogil
     cdef int32_t c_forget_pins(self, namespace, bint all_of_them) except -1
@@ -26,4 +27,4 @@ cdef class CacheTable(PromptTable):
     cdef int c_silence(self, int32_t row) except -1
     cdef int c_mark_path(self, int32_t node, int32_t first, int32_t[::1] root) except -1
     cdef int32_t c_remove_leaf(self, int32_t node) noexcept nogil
-    cdef list c_published(self)
+    cdef int c_log_published(self) except -1

@@ -2,7 +2,7 @@
 
 cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 
 from pagedcache.core.arguments cimport Int32s, token_lists
 from pagedcache.core.block_pool cimport BlockPool
@@ -99,6 +99,7 @@ cdef class CacheTable(PromptTable):
         cdef Pin pin
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, not {type(name).__name__}")
+        name = "".join((name,))     # a plain str: hashing another may run anything
         given = token_lists(prompts, "prompts")
         starts = key_starts(namespace, keys, self.block_size, given)
         for tokens in given:
@@ -141,6 +142,7 @@ cdef class CacheTable(PromptTable):
             Nothing is pinned under this name.
         """
         cdef Pin pin
+        name = "".join((name,))
         with cython.critical_section(self.pool):
             if name not in self.pins:
                 raise KeyError(f"nothing is pinned as {name!r}; pinned are {sorted(self.pins)}")
@@ -206,7 +208,9 @@ cdef class CacheTable(PromptTable):
             self.c_forget_pins(border, all_of_them=False)
             for row in range(self.max_sequences):
                 first = 0
-                if self.rows[row].state != VACANT and border == self.c_namespace(key_at(self.rows[row].keys, &first, 0)):
+                if self.rows[row].state == VACANT:
+                    continue
+                if border == self.c_namespace(key_at(self.rows[row].keys, &first, 0)):
                     self.c_silence(row)
             for block in range(1, self.pool.num_blocks + 1):
                 node = self.pool.records[block].node
@@ -282,30 +286,47 @@ cdef class CacheTable(PromptTable):
         if self.index.log is None:
             raise ValueError("the cache records no events: make it with events='digests' or events='tokens'")
         with cython.critical_section(self.pool):
-            drained = self.index.log.c_drain()
-            if drained is None:
-                return self.namer.named(self.c_published(), self.tell_tokens, cleared=True)
-            return self.namer.named(drained, self.tell_tokens, cleared=False)
+            if self.is_naming:      # by another thread, or further up this one: they are told in order, once
+                return self.namer.named([], self.tell_tokens, cleared=False)
+            self.is_naming = True
+            try:
+                cleared = self.index.log.overrun
+                if cleared:
+                    self.c_log_published()
+                return self.namer.named(self.index.log.c_drain(), self.tell_tokens, cleared=cleared)
+            except BaseException:
+                self.index.log.overrun = True       # what was drained is lost
+                raise
+            finally:
+                self.is_naming = False
 
-    cdef list c_published(self):
-        """The whole index, as `EventLog.c_drain` would tell it, parents first."""
-        cdef int32_t block, node, parent
-        cdef Py_ssize_t size = self.block_size * sizeof(int32_t)
-        cdef list told = [], path
-        cdef set known = {NO_NODE}
+    cdef int c_log_published(self) except -1:
+        """Log the whole index as if it were stored now, parents first."""
+        cdef int32_t block, node, depth
+        cdef int32_t *path = <int32_t *>malloc(self.pool.num_blocks * sizeof(int32_t))
+        cdef uint8_t *is_logged = <uint8_t *>calloc(self.pool.num_blocks, 1)
+        if not path or not is_logged:
+            free(path)
+            free(is_logged)
+            raise MemoryError(f"no memory to tell of {self.index.num_nodes} published blocks")
+        self.index.log.c_clear()
         for block in range(1, self.pool.num_blocks + 1):
             node = self.pool.records[block].node
-            path = []
-            while node not in known:
-                known.add(node)
-                path.append(node)
+            depth = 0
+            while node != NO_NODE and not is_logged[node]:
+                is_logged[node] = True
+                path[depth] = node
+                depth += 1
                 node = self.index.nodes[node].parent
-            for node in reversed(path):
-                parent = self.index.nodes[node].parent
-                tokens = (<char *>(self.index.tokens + <size_t>self.index.blocks[node] * self.block_size))[:size]
-                told.append((1, node, parent, self.index.blocks[node],
-                             self.keys.entries[self.index.c_key(node)], tokens))
-        return told
+            for depth in range(depth - 1, -1, -1):
+                node = path[depth]
+                self.index.log.c_stored(
+                    node, self.index.nodes[node].parent, self.index.blocks[node], self.index.c_key(node),
+                    self.index.tokens + <size_t>self.index.blocks[node] * self.block_size
+                )
+        free(path)
+        free(is_logged)
+        return 0
 
     cdef dict c_references(self):
         """Also the pinned blocks."""

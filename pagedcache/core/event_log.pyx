@@ -79,14 +79,11 @@ cdef class EventLog:
         self.overrun = False
 
     cdef list c_drain(self):
-        """(kind, node, parent, block, key entry, token bytes) of each event, oldest first; None after an overrun."""
+        """(kind, node, parent, block, key entry, token bytes) of each event, oldest first."""
         cdef Py_ssize_t i, size = self.block_size * sizeof(int32_t)
         cdef bytes events, tokens
         cdef const Event *event
         cdef list drained
-        if self.overrun:
-            self.c_clear()
-            return None
         events = (<char *>self.events)[:self.count * sizeof(Event)]
         tokens = (<char *>self.tokens)[:self.count * size]
         self.count = 0      # before any object is made whose finalizer may cause further events

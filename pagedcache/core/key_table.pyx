@@ -37,6 +37,8 @@ cdef class KeyTable:
         cdef int32_t number
         known = self.numbers.get(framed)
         if known is not None:
+            if self.users[<int32_t>known] == 0:
+                self.entries[known] = (framed, namespace, secret)
             return known
         if 2 * self.num_unused > len(self.numbers) + 16:
             self.c_sweep()

@@ -6,28 +6,31 @@ a keyed hash chained from the first token, only says where to look; a find then 
 and the stored tokens. The parent was found in the same way, so that a match of
 any length is exact by induction and no collision can serve another prompt's K/V.
 
-    slots   [ tag's upper half | node ]   linear probing, backward-shift delete, at most 2/3 full
+    slots   [ tag's upper half | node ]   linear probing, backward-shift delete, at most half full
     nodes   { tag, parent, children }     vacant ones are chained through parent
     blocks  node -> physical block        tokens: physical block -> its token ids
 
 A parent outlives its children (the pool evicts tail first), so that a node number is never reused
-while a child names it. Probing stops after PROBE_LIMIT slots: what finds no slot is not published.
+while a child names it. Probing stops after PROBE_LIMIT slots, or EQUAL_LIMIT of them with the same half tag,
+whatever the tags are: what finds no slot is not published.
 """
 
 import os
 
 cimport cython
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memset
 
+from pagedcache.core.arguments cimport Int32s, int32s_of, new_int64s
 from pagedcache.core.key_table cimport key_at
 from pagedcache.core.records cimport NO_NODE
 
 from pagedcache.core._checks import require
 
 cdef enum:
-    PROBE_LIMIT = 128
+    PROBE_LIMIT = 128   # slots; looking at neighbours is cheap
+    EQUAL_LIMIT = 64    # of these with the upper half of the tag sought, whose nodes and tokens must be compared
 
 cdef uint64_t EMPTY = <uint64_t>-1
 cdef uint64_t LOWER = 0xFFFFFFFF
@@ -55,7 +58,7 @@ cdef class PrefixIndex:
         self.keys = keys
         self.block_size = block_size
         self.capacity = num_blocks
-        self.num_slots = <uint64_t>num_blocks + num_blocks // 2 + 2
+        self.num_slots = 2 * <uint64_t>num_blocks + 2
         self.tag_mask = 0 if tag_bits == 0 else EMPTY << (64 - tag_bits)
         self.secret.k0 = int.from_bytes(key[:8], "little")
         self.secret.k1 = int.from_bytes(key[8:], "little")
@@ -125,12 +128,13 @@ cdef class PrefixIndex:
         cdef uint64_t upper = tag >> 32
         cdef uint64_t i = self.c_home(upper)
         cdef uint64_t slot
-        cdef int32_t node, _probe
+        cdef int32_t node, equal = 0, _probe
         for _probe in range(PROBE_LIMIT):
             slot = self.slots[i]
-            if slot == EMPTY:
+            if slot == EMPTY or equal == EQUAL_LIMIT:
                 return NO_NODE
             if slot >> 32 == upper:
+                equal += 1
                 node = <int32_t>(slot & LOWER)
                 if (self.nodes[node].tag == tag and self.nodes[node].parent == parent and self.c_key(node) == key
                         and self.c_same_tokens(self.blocks[node], tokens)):
@@ -143,16 +147,19 @@ cdef class PrefixIndex:
         return memcmp(self.tokens + start, tokens, self.block_size * sizeof(int32_t)) == 0
 
     cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block, int32_t key) noexcept nogil:
-        """Publish `block`, which holds its tokens already; NO_NODE where every probed slot is taken.
+        """Publish `block`, which holds its tokens already; NO_NODE beyond the limits of probing.
 
         The caller has looked: c_find said NO_NODE.
         """
         cdef uint64_t upper = tag >> 32
         cdef uint64_t i = self.c_home(upper)
-        cdef int32_t _probe, node
+        cdef int32_t node, equal = 0, _probe
         for _probe in range(PROBE_LIMIT):
             if self.slots[i] == EMPTY:
                 break
+            equal += self.slots[i] >> 32 == upper
+            if equal == EQUAL_LIMIT:
+                return NO_NODE
             i = i + 1 if i + 1 < self.num_slots else 0
         else:
             return NO_NODE
@@ -226,6 +233,18 @@ cdef class PrefixIndex:
             matched += 1
         last[0] = node
         return matched
+
+    def tags(self, tokens):
+        """uint64 [n]: the tags of the full blocks of an int32 array, without keys; for tests and measurements."""
+        cdef Int32s view = int32s_of(tokens, "tokens")
+        cdef Py_ssize_t j, blocks = view.n // self.block_size
+        cdef int64_t *out
+        cdef uint64_t tag = 0
+        chained = new_int64s(blocks, &out)
+        for j in range(blocks):
+            tag = self.c_next_tag(tag, view.data + j * self.block_size, 0)
+            out[j] = <int64_t>tag
+        return chained.view("uint64")
 
     cpdef check(self):
         """Audit every invariant in O(slots); raises AssertionError naming the first that is broken."""

@@ -7,9 +7,9 @@ returns; before `compact` the pairs that `compaction` names.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
-from pagedcache.core.arguments cimport Int64s, handles_of
+from pagedcache.core.arguments cimport Int32s, Int64s, handles_of, int32s_of
 from pagedcache.core.cache_table cimport CacheTable
 from pagedcache.core.records cimport GROUP, NO_NODE, ZERO_BLOCK
 from pagedcache.core.row_table cimport AWAY, CLOSED, LIVE, SWAPPED, SwappedBlocks
@@ -45,7 +45,7 @@ cdef class ResidencyTable(CacheTable):
                 indptr.append(len(blocks))
         return np.array(blocks, np.int32), np.array(indptr, np.int64)
 
-    def swap_out(self, ids):
+    def swap_out(self, ids, saved=None):
         """Give up the blocks that these sequences hold alone; shared ones stay.
 
         Handles stay valid for `swap_in` and `release` only. Published blocks that are given up can be found
@@ -55,17 +55,23 @@ cdef class ResidencyTable(CacheTable):
         ----------
         ids : int64 [n]
             Sequences of no open step. The caller has saved the bytes of `swap_list`.
+        saved : int32 [m], optional
+            The blocks that `swap_list` named.
 
         Returns
         -------
         int
-            Blocks that became usable now.
+            Blocks that became usable now; -1 where other blocks than `saved` would be given up by now, and
+            nothing was done.
         """
         cdef Int64s handles = handles_of(ids)
+        cdef Int32s expected = None if saved is None else int32s_of(saved, "saved")
         cdef int32_t i, k, row, count, n, usable = 0
         cdef SwappedBlocks *swapped
         with cython.critical_section(self.pool):
             n = <int32_t>self.c_name(handles, CLOSED)
+            if expected is not None and not self.c_is_swap_list(n, expected.data, expected.n):
+                return -1
             for i in range(n):
                 row = self.named[i]
                 count = self.c_own_blocks(row)
@@ -84,6 +90,19 @@ cdef class ResidencyTable(CacheTable):
             for i in range(n):
                 usable += self.c_swap_out(self.named[i])
         return usable
+
+    cdef bint c_is_swap_list(self, int32_t n, const int32_t *blocks, Py_ssize_t count) noexcept nogil:
+        """Whether the named rows would give up just these blocks with tokens."""
+        cdef Py_ssize_t seen = 0
+        cdef int32_t i, j, row
+        for i in range(n):
+            row = self.named[i]
+            for j in range(self.c_blocks_for(self.rows[row].position)):
+                if self.c_is_own(self.c_table(row)[j]):
+                    if seen == count or blocks[seen] != self.c_table(row)[j]:
+                        return False
+                    seen += 1
+        return seen == count
 
     cdef inline bint c_is_own(self, int32_t block) noexcept nogil:
         """Whether only one sequence holds the block; the fence queue is no holder."""
@@ -192,25 +211,36 @@ cdef class ResidencyTable(CacheTable):
             moved = self.c_plan(&pairs[0, 0])
         return pairs.base[:moved].copy()
 
-    def compact(self):
+    def compact(self, copied=None):
         """Renumber blocks so that block ids of a sequence run on, four at a time, as far as vacant groups reach.
 
         The caller has copied bytes as `compaction` says. Blocks that are shared stay; what this frees may make
         a further call worthwhile.
 
+        Parameters
+        ----------
+        copied : int32 [m, 2], optional
+            The pairs that `compaction` named.
+
         Returns
         -------
         int
-            Blocks moved.
+            Blocks moved; -1 where other pairs than `copied` would be moved by now, and nothing was done.
         """
         cdef int32_t *pairs
         cdef int32_t moved, k, row, j
+        cdef Int32s expected = None if copied is None else int32s_of(copied.reshape(-1), "copied")
         with cython.critical_section(self.pool):
             self.c_require_no_step()
             pairs = <int32_t *>malloc(<size_t>self.pool.num_blocks * 2 * sizeof(int32_t))
             if not pairs:
                 raise MemoryError(f"no memory to plan for {self.pool.num_blocks} blocks")
             moved = self.c_plan(pairs)
+            if expected is not None and (
+                expected.n != 2 * moved or memcmp(expected.data, pairs, 2 * moved * sizeof(int32_t)) != 0
+            ):
+                free(pairs)
+                return -1
             k = 0
             for row in range(self.max_sequences):
                 if self.rows[row].state != LIVE:

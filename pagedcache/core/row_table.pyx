@@ -269,7 +269,8 @@ cdef class RowTable:
         require(live == self.num_sequences, f"{live} live rows, {self.num_sequences} counted")
         references = self.c_references()
         for block in range(1, self.pool.num_blocks + 1):
-            require(self.pool.records[block].refcount == references.get(block, 0) + self.pool.callers[block],
+            waits = self.pool.fences.c_has(block)
+            require(self.pool.records[block].refcount == references.get(block, 0) + self.pool.callers[block] + waits,
                     f"block {block} has {self.pool.records[block].refcount} references for "
-                    f"{references.get(block, 0)} entries and {self.pool.callers[block]} of callers")
+                    f"{references.get(block, 0)} entries, {self.pool.callers[block]} of callers, {waits} of a fence")
         return 0

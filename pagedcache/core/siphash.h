@@ -4,7 +4,8 @@
  * craft prompts whose blocks collide, so that the prefix index can't be made slow from outside. One
  * compression and three finalisation rounds suffice for a hash table (Rust and Python use the same).
  * Two tokens make one 64-bit word by arithmetic, not by memory layout: the result is the same on any
- * byte order.
+ * byte order. The number of tokens enters the start, so that no two lengths share a message; the tag of the
+ * block before comes last, so that a processor can absorb a block's tokens before it knows that tag.
  */
 #ifndef PAGEDCACHE_SIPHASH_H
 #define PAGEDCACHE_SIPHASH_H
@@ -37,13 +38,14 @@ static inline void pc_sip_absorb(uint64_t v[4], uint64_t word) {
 
 /* Tag of the block that holds tokens[0..count) after the block with tag `before` (0: the first block). */
 static inline uint64_t pc_block_tag(pc_secret secret, uint64_t before, const int32_t *tokens, int32_t count) {
-    uint64_t v[4] = {secret.k0 ^ 0x736f6d6570736575ULL, secret.k1 ^ 0x646f72616e646f6dULL,
+    uint64_t v[4] = {secret.k0 ^ (uint64_t)(uint32_t)count ^ 0x736f6d6570736575ULL, secret.k1 ^ 0x646f72616e646f6dULL,
                      secret.k0 ^ 0x6c7967656e657261ULL, secret.k1 ^ 0x7465646279746573ULL};
     int32_t i = 0;
-    pc_sip_absorb(v, before);
     for (; i + 2 <= count; i += 2)
         pc_sip_absorb(v, (uint64_t)(uint32_t)tokens[i] | (uint64_t)(uint32_t)tokens[i + 1] << 32);
-    pc_sip_absorb(v, (i < count ? (uint64_t)(uint32_t)tokens[i] : 0) | (uint64_t)(uint32_t)count << 32);
+    if (i < count)
+        pc_sip_absorb(v, (uint64_t)(uint32_t)tokens[i]);
+    pc_sip_absorb(v, before);
     v[2] ^= 0xff;
     pc_sip_round(v);
     pc_sip_round(v);

@@ -275,7 +275,7 @@ cdef class StepTable(RowTable):
             if (count == 1 and need <= entry.num_blocks and shown[row] == need and step.held_rows[i] == row
                     and filled < room):
                 block = tables[<size_t>row * pitch + last]
-                if offset == 0 or (records[block].refcount == 1 and records[block].node < 0):
+                if offset == 0 or (records[block].refcount == 1 and records[block].node < 0 and demand.copies == 0):
                     slots[filled] = <int64_t>block * size + offset
                     step.positions[filled] = start - entry.pad
                     step.token_seq[filled] = i
@@ -564,11 +564,9 @@ cdef class StepTable(RowTable):
             self.c_close_row(row)
 
     cdef int c_close(self, Step step) except -1:
-        """Shut the step's view; drop the sources of its copies, and what waited for it."""
+        """Shut the step's view; drop what waited for it."""
         cdef StepBuffers buffers = step.buffers
         cdef int32_t k, done = 0, first = 0 if buffers.number == self.order[0] else self.num_open - 1
-        for k in range(buffers.group.c.num_copies):
-            self.pool.c_decref(buffers.group.c.copies[2 * k])
         self.num_open -= 1
         for k in range(first, self.num_open):
             self.order[k] = self.order[k + 1]

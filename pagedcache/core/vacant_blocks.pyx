@@ -66,20 +66,26 @@ cdef class VacantBlocks:
         The caller has made as many vacant before. Whole groups go at once: most blocks of a prompt.
         """
         cdef BlockRecord *records = self.records
-        cdef int32_t block = after, group, k = 0
+        cdef uint8_t *group_vacant = self.group_vacant
+        cdef int32_t block = after, group, k = 0, j
         while k < count:
             block += 1
+            if count - k >= GROUP and (block % GROUP == 0 or block == 1):
+                group = block // GROUP
+                if block == 1 or block > self.num_blocks or group_vacant[group] != GROUP:
+                    group = self.c_surface_group()
+                if group >= 0:
+                    group_vacant[group] = 0
+                    self.num_vacant -= GROUP
+                    for j in range(GROUP):
+                        records[group * GROUP + j].refcount = 1
+                        out[k + j] = group * GROUP + j
+                    k += GROUP
+                    block = group * GROUP + GROUP - 1
+                    continue
             if block == 1 or block > self.num_blocks or not self.c_is_vacant(block):
                 block = self.c_surface()
             group = block // GROUP
-            if count - k >= GROUP and block % GROUP == 0 and self.group_vacant[group] == GROUP:
-                self.group_vacant[group] = 0
-                self.num_vacant -= GROUP
-                for block in range(block, block + GROUP):
-                    records[block].refcount = 1
-                    out[k] = block
-                    k += 1
-                continue
             if self.group_vacant[group] == GROUP:
                 self.c_open_group(group, block)
             self.group_vacant[group] -= 1
@@ -98,19 +104,26 @@ cdef class VacantBlocks:
 
     cdef int32_t c_surface(self) noexcept nogil:
         """The first block of a wholly vacant group, or else a single one; drops stale entries."""
-        cdef int32_t entry
-        while self.num_groups > 0:
-            self.num_groups -= 1
-            entry = self.groups[self.num_groups]
-            self.is_group_stacked[entry] = False
-            if self.group_vacant[entry] == GROUP:
-                return entry * GROUP
+        cdef int32_t entry = self.c_surface_group()
+        if entry >= 0:
+            return entry * GROUP
         while True:
             self.num_singles -= 1
             entry = self.singles[self.num_singles]
             self.is_stacked[entry] = False
             if self.c_is_vacant(entry):
                 return entry
+
+    cdef inline int32_t c_surface_group(self) noexcept nogil:
+        """A wholly vacant group, or -1; drops stale entries."""
+        cdef int32_t entry
+        while self.num_groups > 0:
+            self.num_groups -= 1
+            entry = self.groups[self.num_groups]
+            self.is_group_stacked[entry] = False
+            if self.group_vacant[entry] == GROUP:
+                return entry
+        return -1
 
     cdef void c_open_group(self, int32_t group, int32_t taken) noexcept nogil:
         """Leave the rest of the group on the single stack, the lowest id on top."""
@@ -134,29 +147,6 @@ cdef class VacantBlocks:
             self.c_stack_single(block)
         else:
             self.c_stack_group(group)
-
-    cdef inline void c_stack_group(self, int32_t group) noexcept nogil:
-        if not self.is_group_stacked[group]:
-            self.is_group_stacked[group] = True
-            self.groups[self.num_groups] = group
-            self.num_groups += 1
-
-    cdef inline bint c_is_lone_group(self, const int32_t *blocks) noexcept nogil:
-        """Whether these four blocks are an aligned group that one holder has, unpublished."""
-        cdef int32_t first = blocks[0], k
-        if first % GROUP != 0 or first + GROUP > self.num_blocks + 1:
-            return False
-        for k in range(GROUP):
-            if (blocks[k] != first + k or self.records[first + k].refcount != 1
-                    or self.records[first + k].node != NO_NODE):
-                return False
-        return True
-
-    cdef void c_put_group(self, int32_t first) noexcept nogil:
-        """Take back four blocks at once, whose references the caller has taken off."""
-        self.num_vacant += GROUP
-        self.group_vacant[first // GROUP] = GROUP
-        self.c_stack_group(first // GROUP)
 
     cdef int c_check_stacks(self) except -1:
         """Every vacant block is on a stack, and every count is right; O(num_blocks)."""
