@@ -8,53 +8,17 @@ import argparse
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from bars_sharing import adversaries, events, hashing, sharing
 from suites.baseline import PyBlockManager
 from suites.churn import Churn
 from suites.common import BLOCK_SIZE, prompts, running_table
 from suites.footprint import bytes_per_block
+from suites.measuring import Clock, Row
 
 from pagedcache.core import BlockPool, SequenceTable
-
-
-@dataclass
-class Row:
-    """One line of the table; `bar` is None where the figure is only told."""
-
-    name: str
-    measured: float
-    unit: str
-    bar: float | None = None
-    at_least: bool = False
-
-    @property
-    def ok(self) -> bool:
-        return self.bar is None or (self.measured >= self.bar if self.at_least else self.measured <= self.bar)
-
-    def __str__(self) -> str:
-        sign = ">=" if self.at_least else "<="
-        bar = "" if self.bar is None else f"{sign} {self.bar:g}"
-        verdict = "" if self.bar is None else "ok" if self.ok else "MISSED"
-        return f"{self.name:<52}{self.measured:>10.2f} {self.unit:<12}{bar:>8}  {verdict}"
-
-
-class Clock:
-    """Collects durations by name; `median` of each is what counts."""
-
-    def __init__(self):
-        self.seconds = defaultdict(list)
-
-    def time(self, name, call):
-        start = time.perf_counter_ns()
-        result = call()
-        self.seconds[name].append((time.perf_counter_ns() - start) * 1e-9)
-        return result
-
-    def median(self, name):
-        return median(self.seconds[name])
 
 
 class Decode:
@@ -171,7 +135,16 @@ def main(argv=None):
     parser.add_argument("--quick", action="store_true", help="few rounds: does it run, not how fast")
     quick = parser.parse_args(argv).quick
     missed = 0
-    measured = (decode(2 if quick else 14), admission(2 if quick else 6), batches(50 if quick else 2000), space())
+    measured = (
+        decode(2 if quick else 14),
+        admission(2 if quick else 6),
+        batches(50 if quick else 2000),
+        sharing(3 if quick else 40),
+        hashing(5 if quick else 200),
+        events(2 if quick else 12),
+        adversaries(2 if quick else 12),
+        space(),
+    )
     for rows in measured:
         for row in rows:
             row.bar = None if quick else row.bar

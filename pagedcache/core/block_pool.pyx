@@ -213,8 +213,8 @@ cdef class BlockPool(VacantBlocks):
     @property
     def num_waiting(self):
         """Blocks that nobody holds and that are not usable before a fence retires: unfinished work may read them."""
-        cdef int32_t k, waiting = 0, block = self.fences.first
-        for k in range(self.fences.count):
+        cdef int32_t _k, waiting = 0, block = self.fences.first
+        for _k in range(self.fences.count):
             waiting += self.records[block].refcount == 1
             block = self.records[block].next
         return waiting

@@ -106,9 +106,9 @@ cdef class CacheTable(PromptTable):
             most += min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks)
         pin = Pin(self.pool, most, Namespace.of(namespace).name)
         with cython.critical_section(self.pool):
-            if name in self.pins:
-                raise ValueError(f"the name {name!r} is taken: unpin it first, or choose another")
             holders = self.c_holders(starts, namespace)
+            if name in self.pins:       # asked last: what is made before may run a finalizer that pins
+                raise ValueError(f"the name {name!r} is taken: unpin it first, or choose another")
             for i in range(len(given)):
                 tokens = given[i]
                 filled += self.index.c_match(

@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport int32_t, uint64_t
 
 from pagedcache.core.event_log cimport EventLog
@@ -41,10 +42,8 @@ cdef class PrefixIndex:
     cdef uint64_t tag_mask              # all ones, unless a test wants collisions
     cdef pc_secret secret
 
-    cdef uint64_t c_home(self, uint64_t upper) noexcept nogil
     cdef bint c_same_tokens(self, int32_t block, const int32_t *tokens) noexcept nogil
     cdef uint64_t c_tag(self, int32_t parent) noexcept nogil
-    cdef uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens, int32_t key) noexcept nogil
     cdef void c_prefetch_slot(self, int32_t node) noexcept nogil
     cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens, int32_t key) noexcept nogil
     cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block, int32_t key) noexcept nogil
@@ -55,3 +54,23 @@ cdef class PrefixIndex:
     cdef int c_allow_keys(self) except -1
     cdef int32_t c_key(self, int32_t node) noexcept nogil
     cpdef check(self)
+
+    # What is asked for every block stands here, where each module can inline it.
+
+    @cython.final
+    cdef inline uint64_t c_home(self, uint64_t upper) noexcept nogil:
+        # Multiplying spreads the 32-bit value over any number of slots without a division.
+        return (upper * self.num_slots) >> 32
+
+    @cython.final
+    cdef inline uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens, int32_t key) noexcept nogil:
+        """Tag of the block of `tokens` after the block with tag `before`; fetches where it would stand.
+
+        It does not depend on what is found, so that tags can run some blocks ahead of the finds.
+        """
+        cdef uint64_t tag
+        if key != 0:
+            before = pc_block_tag(self.secret, before, &key, 1)
+        tag = pc_block_tag(self.secret, before, tokens, self.block_size) & self.tag_mask
+        prefetch(&self.slots[self.c_home(tag >> 32)])
+        return tag

@@ -100,25 +100,9 @@ cdef class PrefixIndex:
     cdef inline int32_t c_key(self, int32_t node) noexcept nogil:
         return 0 if self.node_keys == NULL else self.node_keys[node]
 
-    cdef inline uint64_t c_home(self, uint64_t upper) noexcept nogil:
-        # Multiplying spreads the 32-bit value over any number of slots without a division.
-        return (upper * self.num_slots) >> 32
-
     cdef uint64_t c_tag(self, int32_t parent) noexcept nogil:
         """Tag of a node; 0 before the first block."""
         return 0 if parent == NO_NODE else self.nodes[parent].tag
-
-    cdef uint64_t c_next_tag(self, uint64_t before, const int32_t *tokens, int32_t key) noexcept nogil:
-        """Tag of the block of `tokens` after the block with tag `before`; fetches where it would stand.
-
-        It does not depend on what is found, so that tags can run some blocks ahead of the finds.
-        """
-        cdef uint64_t tag
-        if key != 0:
-            before = pc_block_tag(self.secret, before, &key, 1)
-        tag = pc_block_tag(self.secret, before, tokens, self.block_size) & self.tag_mask
-        prefetch(&self.slots[self.c_home(tag >> 32)])
-        return tag
 
     cdef void c_prefetch_slot(self, int32_t node) noexcept nogil:
         prefetch(&self.slots[self.c_home(self.nodes[node].tag >> 32)])

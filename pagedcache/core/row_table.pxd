@@ -72,7 +72,7 @@ cdef class RowTable:
     cdef readonly int32_t max_length      # most positions of one sequence
     cdef readonly int32_t num_sequences   # live rows
     cdef int32_t num_swapped              # blocks of live rows that are in another tier
-    cdef PrefixIndex index
+    cdef readonly PrefixIndex index
     cdef KeyTable keys                    # what content may depend on besides tokens, by number
     cdef Row *rows                        # [max_sequences], within row_memory
     cdef void *row_memory

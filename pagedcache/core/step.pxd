@@ -6,17 +6,16 @@ cdef struct GroupArrays:            # what each layer group has for itself
     int64_t room_slots              # entries that the arrays below have room for
     int64_t room_copies
     int64_t room_new
-    int64_t room_diff
     int32_t num_copies
     int32_t num_new
-    int32_t num_diff
+    int32_t num_told
     int32_t *block_tables           # [max_sequences, width]; -1 beyond widths[place]
     int32_t *widths                 # [max_sequences] entries of each place that name a block
     int32_t *kv_starts              # [max_sequences]
     int64_t *slots                  # [tokens]
     int32_t *copies                 # [.., 2] source block, destination block
     int32_t *new_blocks             # [..]
-    int32_t *diff                   # [.., 3] table row, logical block, block
+    int32_t *told                   # [.., 2] places with entries that no step has told yet, and the first of those
 
 
 cdef struct StepArrays:             # what all layer groups share, and what closing the step needs
@@ -50,7 +49,7 @@ cdef class GroupBuffers(Buffers):
     cdef GroupArrays c
     cdef int32_t max_sequences
 
-    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1
+    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new) except -1
     cdef int c_set_width(self, int32_t width) except -1
 
 
@@ -61,7 +60,7 @@ cdef class StepBuffers(Buffers):
     cdef StepBuffers sibling        # the table's next buffers
     cdef object step                # the open Step that has them, or None
 
-    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1
+    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new) except -1
 
 
 cdef class Step:
@@ -69,6 +68,7 @@ cdef class Step:
     cdef StepBuffers buffers            # None once the step is closed
     cdef readonly object owner          # the table whose step this is; None for from_arrays
     cdef tuple csr                      # kv_indptr, kv_indices, kv_last_page_len, once asked for
+    cdef object told                    # diff, once asked for
 
     cdef StepBuffers c_open(self)
     cdef object c_shared(self, str name, int32_t which)

@@ -10,6 +10,8 @@ cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memset
 
+from pagedcache.core.arguments cimport new_int32s
+
 import numpy as np
 
 from pagedcache.core._convert import ragged_tokens
@@ -26,7 +28,6 @@ cdef enum:              # how long a view of an array is
     TOKENS
     COPIES
     NEW
-    DIFF
 
 
 cdef int64_t grown(int64_t have, int64_t want) noexcept nogil:
@@ -70,9 +71,10 @@ cdef class GroupBuffers(Buffers):
         self.max_sequences = max_sequences
         self.c.widths = <int32_t *>self.c_new("widths", max_sequences + 1, np.int32, 0)
         self.c.kv_starts = <int32_t *>self.c_new("kv_starts", max_sequences + 1, np.int32, 0)
-        self.c_fit(FIRST_WIDTH, max_sequences + 1, 8, max_sequences + 1, max_sequences + 1)
+        self.c.told = <int32_t *>self.c_new("told", (max_sequences + 1, 2), np.int32, 0)
+        self.c_fit(FIRST_WIDTH, max_sequences + 1, 8, max_sequences + 1)
 
-    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1:
+    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new) except -1:
         """Make room; a wider table is a new one, all -1."""
         cdef int64_t room
         if width > self.c.width:
@@ -89,10 +91,6 @@ cdef class GroupBuffers(Buffers):
             room = grown(self.c.room_new, new)
             self.c.new_blocks = <int32_t *>self.c_new("new_blocks", room, np.int32, 0)
             self.c.room_new = room
-        if diff > self.c.room_diff:
-            room = grown(self.c.room_diff, diff)
-            self.c.diff = <int32_t *>self.c_new("diff", (room, 3), np.int32, 0)
-            self.c.room_diff = room
         return 0
 
     cdef int c_set_width(self, int32_t width) except -1:
@@ -121,14 +119,14 @@ cdef class StepBuffers(Buffers):
         self.c.copiers = <int32_t *>self.c_new("copiers", rows, np.int32, 0)
         self.c.num_shared = -1
         self.group = GroupBuffers(max_sequences)
-        self.c_fit(0, rows, 0, 0, 0)
+        self.c_fit(0, rows, 0, 0)
 
-    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new, int64_t diff) except -1:
+    cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new) except -1:
         """Make room in every array; in a wider table no row stands at its place yet."""
         cdef int64_t room
         if width > self.group.c.width:
             memset(self.c.held_rows, 0xFF, (self.group.max_sequences + 1) * sizeof(int32_t))
-        self.group.c_fit(width, tokens, copies, new, diff)
+        self.group.c_fit(width, tokens, copies, new)
         if tokens > self.c.room_tokens:
             room = grown(self.c.room_tokens, tokens)
             self.c.positions = <int64_t *>self.c_new("positions", room, np.int64, 0)
@@ -206,7 +204,7 @@ cdef class Step:
         cdef GroupBuffers group = buffers.group
         buffers.c.num_sequences = len(given["kv_lens"])
         buffers.c.num_tokens = len(given["slots"])
-        buffers.c_fit(0, buffers.c.num_tokens, 0, 0, 0)
+        buffers.c_fit(0, buffers.c.num_tokens, 0, 0)
         group.c_set_width(given["block_tables"].shape[1])   # shown as wide as it was given
         for name, values in given.items():
             arrays = group.arrays if name in group.arrays else buffers.arrays
@@ -250,10 +248,8 @@ cdef class Step:
                 n = buffers.c.num_sequences
             elif which == COPIES:
                 n = buffers.group.c.num_copies
-            elif which == NEW:
-                n = buffers.group.c.num_new
             else:
-                n = buffers.group.c.num_diff
+                n = buffers.group.c.num_new
             return buffers.group.c_view(name, n)
 
     @property
@@ -336,7 +332,29 @@ cdef class Step:
         A table row is the lower half of a handle. Applying each step's diff keeps a table that lives
         elsewhere, say on a device, equal to this one over every live prefix.
         """
-        return self.c_grouped("diff", DIFF)
+        cdef StepBuffers buffers = self.c_open()
+        cdef const int32_t *place
+        cdef int32_t *out
+        cdef int32_t k, j, i, width
+        cdef int64_t total = 0
+        if self.told is not None:
+            return self.told
+        for k in range(buffers.group.c.num_told):
+            total += buffers.group.c.widths[buffers.group.c.told[2 * k]] - buffers.group.c.told[2 * k + 1]
+        if total > INT32_MAX // 3:
+            raise ValueError(f"{total} changed table entries are too many for one array; read block_tables instead")
+        array = new_int32s(3 * total, &out)
+        self.c_open()       # that allocation may have run a finalizer that closed the step
+        for k in range(buffers.group.c.num_told):
+            i = buffers.group.c.told[2 * k]
+            width = buffers.group.c.widths[i]
+            place = buffers.group.c.block_tables + <size_t>i * buffers.group.c.width
+            for j in range(buffers.group.c.told[2 * k + 1], width):
+                out[0], out[1], out[2] = buffers.c.held_rows[i], j, place[j]
+                out += 3
+        array.flags.writeable = False
+        self.told = array.reshape(total, 3)
+        return self.told
 
     @property
     def shared_prefixes(self):

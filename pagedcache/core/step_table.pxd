@@ -9,7 +9,6 @@ cdef struct Demand:
     int64_t blocks      # new blocks, destinations of copies included
     int64_t copies      # of these, destinations of copies
     int64_t tokens      # new tokens
-    int64_t diffs       # table entries to tell
     int32_t width       # most blocks of any row after the step
     int32_t rows        # sequences named, and extended
     int32_t special     # of these, such as need more than one slot in a block they have

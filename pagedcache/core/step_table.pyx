@@ -146,7 +146,7 @@ cdef class StepTable(RowTable):
                     break
                 self.c_forgo(&demand)
                 self.c_widen(demand.width)
-                buffers.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks, demand.diffs)
+                buffers.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks)
             self.pool.c_make_vacant(<int32_t>demand.blocks)
             self.c_fill(buffers, &demand)
             if tree is not None and demand.tokens > 0:
@@ -181,8 +181,7 @@ cdef class StepTable(RowTable):
         cdef GroupArrays *group = &buffers.group.c
         return (demand.width <= self.pitch and demand.width <= group.width
                 and demand.tokens <= buffers.c.room_tokens and demand.tokens <= group.room_slots
-                and demand.copies <= group.room_copies and demand.blocks <= group.room_new
-                and demand.diffs <= group.room_diff)
+                and demand.copies <= group.room_copies and demand.blocks <= group.room_new)
 
     cdef Demand c_demanded(
         self, StepBuffers buffers, Int64s handles, Int32s counts, Int32s depths
@@ -192,7 +191,7 @@ cdef class StepTable(RowTable):
         cdef Demand demand = self.c_demand(
             buffers, handles.data, counts.data, counts.n == handles.n, handles.n
         )
-        if demand.wrong >= 0 or demand.tokens > INT32_MAX or demand.diffs > INT32_MAX // 3:
+        if demand.wrong >= 0 or demand.tokens > INT32_MAX:
             self.c_forgo(&demand)
             self.c_refuse_demand(handles, &demand)
         if depths is None:
@@ -214,7 +213,7 @@ cdef class StepTable(RowTable):
     cdef int c_refuse_demand(self, Int64s handles, const Demand *demand) except -1:
         cdef int32_t i = demand.wrong, end
         if i < 0:
-            raise ValueError(f"{demand.tokens} tokens, {demand.diffs} table entries: too many for one int32 step")
+            raise ValueError(f"{demand.tokens} tokens are too many for one step, which counts in int32")
         if not demand.too_long:
             self.c_refuse(handles.data[i], i)
         end = self.rows[self.named[i]].end
@@ -243,7 +242,7 @@ cdef class StepTable(RowTable):
         cdef int32_t shift = self.shift, call, i, row, count, start, need, last, offset, block, copied
         cdef int32_t pitch = self.pitch
         cdef int64_t filled = 0
-        demand.blocks = demand.copies = demand.diffs = 0
+        demand.blocks = demand.copies = 0
         demand.width = demand.special = demand.rows = 0
         demand.wrong = -1
         demand.too_long = False
@@ -308,7 +307,6 @@ cdef class StepTable(RowTable):
         cdef Row *entry = &self.rows[row]
         cdef BlockRecord *records = self.pool.records
         cdef int32_t need = self.c_blocks_for(entry.end), last = self.c_block_of(start), block
-        demand.diffs += need - min(entry.clean, last)
         demand.width = max(demand.width, need)
         if need > entry.num_blocks:
             demand.blocks += need - entry.num_blocks
@@ -365,7 +363,7 @@ cdef class StepTable(RowTable):
         cdef const int32_t *shown = self.c_shown(buffers.number)
         buffers.group.c.num_copies = 0
         buffers.group.c.num_new = 0
-        buffers.group.c.num_diff = 0
+        buffers.group.c.num_told = 0
         for k in range(<int32_t>demand.copies):
             self.c_copy_last_block(buffers, buffers.c.copiers[k])
         for k in range(demand.special):
@@ -435,14 +433,13 @@ cdef class StepTable(RowTable):
         self.num_copies += 1
 
     cdef void c_show_table(self, StepBuffers buffers, int32_t i, int32_t need) noexcept nogil:
-        """Bring place i of the step, and the diff, up to the first `need` entries of the row's table."""
+        """Bring place i of the step up to the first `need` entries of the row's table; note what diff has to tell."""
         cdef StepArrays *step = &buffers.c
         cdef GroupArrays *group = &buffers.group.c
         cdef int32_t row = self.named[i]
         cdef int32_t *shown = self.c_shown(buffers.number)
         cdef int32_t *table = self.c_table(row)
         cdef int32_t *place = group.block_tables + <size_t>i * group.width
-        cdef int32_t *told = group.diff + 3 * group.num_diff
         cdef int32_t j, first = max(shown[row], 0), before = step.places[row]
         if step.held_rows[i] != row:
             if before >= 0 and step.held_rows[before] == row:
@@ -453,17 +450,15 @@ cdef class StepTable(RowTable):
         if first == 0:
             step.kv_pads[i] = self.rows[row].pad
             group.kv_starts[i] = self.rows[row].pad
-        for j in range(first, need):
-            place[j] = table[j]
+        if first < need:
+            memcpy(place + first, table + first, (need - first) * sizeof(int32_t))
         for j in range(need, group.widths[i]):
             place[j] = -1
-        for j in range(self.rows[row].clean, need):
-            told[0] = row
-            told[1] = j
-            told[2] = table[j]
-            told += 3
-        group.num_diff += max(need - self.rows[row].clean, 0)
-        self.rows[row].clean = max(self.rows[row].clean, need)
+        if self.rows[row].clean < need:
+            group.told[2 * group.num_told] = i
+            group.told[2 * group.num_told + 1] = self.rows[row].clean
+            group.num_told += 1
+            self.rows[row].clean = need
         shown[row] = need
         group.widths[i] = need
 
