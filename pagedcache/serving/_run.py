@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 
 from pagedcache.cache import KVCache
 from pagedcache.core import AdmitStatus
-from pagedcache.errors import OutOfBlocks, OutOfSequences
+from pagedcache.errors import OutOfBlocks
+from pagedcache.serving._compute import compute
+from pagedcache.serving._needs import needs_of
 from pagedcache.serving.models import LlamaModel, TextStream, Tokenizer
 from pagedcache.serving.results import Completion, Report
 from pagedcache.serving.sampler import Sampler, Sampling
@@ -88,26 +90,9 @@ class Run:
 
     def plan(self, prompts: Sequence[Sequence[int]], n: int, max_tokens: int) -> None:
         """Queue the prompts, or refuse them all."""
-        context, max_length = self._model.config.context, self._cache.sequences.max_length
-        block_size = self._cache.spec.block_size
-        for index, ids in enumerate(prompts):
-            tokens = list(ids)
-            if not 0 < len(tokens) < context:
-                raise ValueError(f"prompt {index} has {len(tokens)} tokens; the model takes 1 to {context - 1}")
-            limit = min(max_tokens, context - len(tokens))
-            stored = len(tokens) + limit - 1  # the last token is never computed
-            longest = self._cache.spec.blocks_per_sequence(stored)
-            blocks = longest + (n - 1) * (longest - len(tokens) // block_size)
-            if blocks > self._free_blocks:
-                raise OutOfBlocks(
-                    f"prompt {index} may need {blocks} blocks ({n} x up to {len(tokens)} + {limit} tokens), "
-                    f"{self._free_blocks} are free: give the cache more memory, or ask for fewer tokens or samples"
-                )
-            if stored > max_length:
-                raise ValueError(f"prompt {index} may grow to {stored} tokens; the cache's max_length is {max_length}")
-            if n > self._free_rows:
-                raise OutOfSequences(f"{n} samples need as many sequences; the cache has room for {self._free_rows}")
-            self.waiting.append(_Prompt(index, tokens, n, limit, blocks, n))
+        needs = needs_of(prompts, n, max_tokens, self._model.config.context, self._cache)
+        for index, need in enumerate(needs):
+            self.waiting.append(_Prompt(index, need.tokens, n, need.limit, need.blocks, n))
             self.completions += [Completion(index, sample) for sample in range(n)]
         self.report.prompt_tokens = sum(len(prompt.tokens) for prompt in self.waiting)
 
@@ -134,24 +119,17 @@ class Run:
     def step(self) -> None:
         """Compute one ragged batch, then let every sequence that has a new token to choose choose it."""
         room = self._step_tokens
-        batch: list[tuple[_Sequence, int]] = []
+        batch: list[tuple[_Sequence, list[int]]] = []
         for sequence in self.running:
-            count = min(len(sequence.todo), room) if sequence.is_prefilling else 1
-            if count:
-                batch.append((sequence, count))
-            room -= count if sequence.is_prefilling else 0
+            row = sequence.todo[:room] if sequence.is_prefilling else sequence.todo
+            if row:
+                batch.append((sequence, row))
+            room -= len(row) if sequence.is_prefilling else 0
         prefilled = self._step_tokens - room
-        tokens = np.array([token for sequence, count in batch for token in sequence.todo[:count]], np.int32)
         started = perf_counter()
-        step = self._cache.extend([sequence.id for sequence, _ in batch], [count for _, count in batch])
-        try:
-            copied = len(step.copies)
-            logits = self._model.forward(tokens, step, self._cache)
-            self._cache.commit(step, tokens)
-        except BaseException:
-            if not step.closed:  # an interrupt may come as late as when commit has done its work
-                self._cache.abandon(step)
-            raise
+        logits, copied = compute(
+            self._model, self._cache, [sequence.id for sequence, _ in batch], [row for _, row in batch]
+        )
         self.report.copied += copied
         seconds = perf_counter() - started
         if prefilled:
@@ -160,9 +138,9 @@ class Run:
         else:
             self.report.decode_seconds += seconds
             self.report.decode_tokens += len(batch)
-        for sequence, count in batch:
-            sequence.length += count
-            del sequence.todo[:count]
+        for sequence, row in batch:
+            sequence.length += len(row)
+            sequence.todo = sequence.todo[len(row) :]
         self._observe()
         for (sequence, _), scores in zip(batch, logits, strict=True):
             if not sequence.todo:

@@ -11,10 +11,11 @@ class Completion:
     """One generated text."""
 
     prompt: int  # index of the prompt
-    sample: int  # 0 <= sample < n
+    sample: int  # 0 <= sample < n; of a beam search, the rank
     tokens: list[int] = field(default_factory=list)  # without the token that ended the text
     text: str = ""
     ended: bool = False  # the model ended the text, rather than max_tokens or the model's context
+    score: float | None = None  # of a beam search
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ def test_what_never_fits_is_refused_before_anything_runs(run, cache_of, n):
 
 
 def test_more_samples_than_sequences_are_refused(run, cache_of):
-    with pytest.raises(OutOfSequences, match="3 samples need as many sequences; the cache has room for 2"):
+    with pytest.raises(OutOfSequences, match="3 sequences go on from one prompt; the cache has room for 2"):
         run([[1]], cache_of(max_sequences=2), n=3)
 
 
