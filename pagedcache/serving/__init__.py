@@ -1,8 +1,20 @@
 """Running models on a paged KV cache: model runners, sampling, and a loop that generates text."""
 
 from pagedcache.serving.beam_search import beam_search
+from pagedcache.serving.chat import Conversation, Turn
 from pagedcache.serving.generate import generate
 from pagedcache.serving.results import Completion, Generation, Moment, Report
 from pagedcache.serving.sampler import Sampler, Sampling
 
-__all__ = ["Completion", "Generation", "Moment", "Report", "Sampler", "Sampling", "beam_search", "generate"]
+__all__ = [
+    "Completion",
+    "Conversation",
+    "Generation",
+    "Moment",
+    "Report",
+    "Sampler",
+    "Sampling",
+    "Turn",
+    "beam_search",
+    "generate",
+]

@@ -3,6 +3,7 @@
 import pytest
 import tiny_llama
 
+from pagedcache import KVCache
 from pagedcache.serving.models import load_model
 
 
@@ -17,3 +18,20 @@ def tiny_path(tmp_path_factory):
 def tiny(tiny_path):
     """(model, tokenizer)"""
     return load_model(tiny_path)
+
+
+@pytest.fixture
+def cache_of(tiny):
+    """Make caches, and check at the end that nothing but the prefix cache is left in them."""
+    made = []
+
+    def make(num_blocks=100, block_size=4, **options):
+        cache = KVCache(tiny[0].cache_spec(block_size=block_size), num_blocks=num_blocks, **options)
+        made.append(cache)
+        return cache
+
+    yield make
+    for cache in made:
+        cache.check()
+        assert cache.stats().sequences == 0
+        assert cache.pool.num_free == cache.num_blocks

@@ -3,29 +3,11 @@
 import numpy as np
 import pytest
 
-from pagedcache import KVCache
 from pagedcache.errors import OutOfBlocks, OutOfSequences
 from pagedcache.serving import Sampling, generate
 
 PROMPTS = [[5, 6, 7], list(range(40)), [9], list(range(40, 73))]
 NO_END = frozenset()
-
-
-@pytest.fixture
-def cache_of(tiny):
-    """Make caches, and check at the end that nothing but the prefix cache is left in them."""
-    made = []
-
-    def make(num_blocks=100, block_size=4, **options):
-        cache = KVCache(tiny[0].cache_spec(block_size=block_size), num_blocks=num_blocks, **options)
-        made.append(cache)
-        return cache
-
-    yield make
-    for cache in made:
-        cache.check()
-        assert cache.stats().sequences == 0
-        assert cache.pool.num_free == cache.num_blocks
 
 
 @pytest.fixture

@@ -141,8 +141,45 @@ def test_chat_lays_out_chatml():
 def test_chat_without_chatml_tokens_is_refused():
     tokenizer = Tokenizer(sentencepiece())
     assert not tokenizer.can_chat
-    with pytest.raises(UnsupportedModel, match="no ChatML tokens"):
+    with pytest.raises(UnsupportedModel, match="does not talk in ChatML"):
         tokenizer.chat([("user", "a")])
+
+
+@pytest.mark.parametrize(
+    ("template", "can_chat"),
+    [
+        ("{% for m in messages %}{{ '<|im_start|>' + m['role'] }}{% endfor %}", True),
+        ("{% for m in messages %}[INST] {{ m['content'] }} [/INST]{% endfor %}", False),
+        (b"no text", True),
+    ],
+)
+def test_template_of_another_layout_is_refused(template, can_chat):
+    """Contract 19: what the template names is looked at; it is never run."""
+    tokenizer = Tokenizer(byte_level() | {"tokenizer.chat_template": template})
+    assert tokenizer.can_chat == can_chat
+    if not can_chat:
+        with pytest.raises(UnsupportedModel, match="does not talk in ChatML"):
+            tokenizer.chat([("user", "a")])
+
+
+def test_conversation_goes_on_from_its_own_tokens():
+    """Not from those that its text would be cut into anew: "the" is one token, and stood there as three."""
+    tokenizer = Tokenizer(byte_level())
+    first = tokenizer.chat([("system", "a"), ("user", "b")])
+    answer = [token for letter in "the" for token in tokenizer.encode(letter)]
+    ids = tokenizer.chat([("user", "c<|im_end|>")], history=[*first, *answer])
+    assert ids[: len(first) + 3] == first + answer
+    assert tokenizer.decode(ids) == "system\na\nuser\nb\nassistant\nthe\nuser\nc<|im_end|>\nassistant\n"
+    control = [token for token in ids if token in CONTROL.values()]
+    start, end = CONTROL["<|im_start|>"], CONTROL["<|im_end|>"]
+    assert control == [start, end, start, end, start, end, start, end, start]
+
+
+def test_conversation_laid_out_at_once_and_in_turns_is_the_same():
+    tokenizer = Tokenizer(byte_level())
+    first = tokenizer.chat([("user", "an")])
+    then = tokenizer.chat([("user", "the")], history=[*first, *tokenizer.encode("and")])
+    assert then == tokenizer.chat([("user", "an"), ("assistant", "and"), ("user", "the")])
 
 
 def test_stream_never_cuts_a_character():

@@ -6,11 +6,13 @@ bytes, and their stream is decoded as UTF-8, so that a character spread over sev
 
 import codecs
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models._vocabulary import Vocabulary
+
+_BEGIN, _END = "<|im_start|>", "<|im_end|>"  # of a message in ChatML
 
 
 class Tokenizer:
@@ -19,7 +21,8 @@ class Tokenizer:
     Parameters
     ----------
     metadata : mapping
-        ``GGUFFile.metadata``, of which the ``tokenizer.ggml.*`` keys are read.
+        ``GGUFFile.metadata``, of which the ``tokenizer.ggml.*`` keys are read; whether ``tokenizer.chat_template``
+        names ChatML's tokens is looked at, and nothing else of it.
 
     Attributes
     ----------
@@ -58,6 +61,8 @@ class Tokenizer:
         self.bos = vocabulary.bos
         self.ends = vocabulary.ends
         self._ids = vocabulary.ids
+        template = metadata.get("tokenizer.chat_template")
+        self._template = template if isinstance(template, str) else None
         self._pieces = vocabulary.pieces()
         self._encoder = vocabulary.encoder()
         self._lock = threading.Lock()  # whether control tokens count is state of the encoder, no argument of its calls
@@ -76,20 +81,39 @@ class Tokenizer:
 
     @property
     def can_chat(self) -> bool:
-        """Whether the vocabulary has the control tokens of ChatML."""
-        return {"<|im_start|>", "<|im_end|>"} <= self._ids.keys()
+        """Whether the model talks in ChatML: it has the control tokens, and its template, if it has one, names them."""
+        return {_BEGIN, _END} <= self._ids.keys() and (self._template is None or _BEGIN in self._template)
 
-    def chat(self, messages: Iterable[tuple[str, str]]) -> list[int]:
+    def chat(self, messages: Iterable[tuple[str, str]], *, history: Sequence[int] = ()) -> list[int]:
         """Lay out (role, text) messages as ChatML and open the assistant's answer.
 
         The chat template in a model file is a program, so it is never run. Control tokens within a message are text.
+
+        Parameters
+        ----------
+        messages : iterable of (str, str)
+        history : sequence of int
+            Token ids of the conversation so far, up to the last token of the assistant's last answer: the messages
+            go on from there. What the cache holds of these tokens is found, which it might not be of tokens that the
+            answer's text were cut into anew.
+
+        Raises
+        ------
+        UnsupportedModel
+            The model does not talk in ChatML.
         """
         if not self.can_chat:
-            raise UnsupportedModel("this model has no ChatML tokens: write its own chat layout into the prompt instead")
-        begin, end = self._ids["<|im_start|>"], self._ids["<|im_end|>"]
+            raise UnsupportedModel(
+                "this model does not talk in ChatML, the only chat layout that is known: "
+                "write its own layout into the prompt instead"
+            )
+        begin, end = self._ids[_BEGIN], self._ids[_END]
+        new_line = self._cut("\n", control=False)
         ids = [] if self.bos is None or self.bos == begin else [self.bos]
+        if history:
+            ids = [*history, end, *new_line]
         for role, text in messages:
-            ids += [begin, *self._cut(f"{role}\n{text}", control=False), end, *self._cut("\n", control=False)]
+            ids += [begin, *self._cut(f"{role}\n{text}", control=False), end, *new_line]
         return [*ids, begin, *self._cut("assistant\n", control=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
