@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import click
 
+from pagedcache.cli.chat import chat
 from pagedcache.cli.generate import generate
 from pagedcache.cli.plan import plan
 from pagedcache.errors import PagedCacheError
@@ -15,6 +16,7 @@ def app() -> None:
     """A framework-free paged KV cache: run a real model on it, or plan one."""
 
 
+app.add_command(chat)
 app.add_command(generate)
 app.add_command(plan)
 

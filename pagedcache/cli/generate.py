@@ -11,7 +11,8 @@ from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
-from pagedcache.cli.options import cache_options
+from pagedcache.cli.options import cache_options, run_options, sampling_options
+from pagedcache.cli.report import summary
 from pagedcache.cli.screen import Screen
 from pagedcache.serving.models import find_model, load_model
 
@@ -20,25 +21,30 @@ from pagedcache.serving.models import find_model, load_model
 @click.argument("prompts", nargs=-1, required=True, metavar="PROMPT...")
 @click.option("-n", "--n", type=click.IntRange(1), default=1, show_default=True, help="Texts per prompt.")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens per text.")
-@click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=click.IntRange(1), help="Choose among the k most likely tokens.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Choose among the likeliest p of the mass.")
-@click.option("--seed", type=click.IntRange(0), help="Makes the choices repeatable.")
+@click.option(
+    "--beam",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Search for the likeliest texts, K at a time. They share the more, the smaller the blocks are.",
+)
+@click.option(
+    "--length-penalty",
+    type=click.FloatRange(-10, 10),
+    help="Of a beam search: 0 ranks texts by their log-probability, 1, the default, by its mean over the tokens.",
+)
+@sampling_options
 @click.option("--chat/--raw", default=None, help="Answer the prompts, or continue them. Answers, if the model can.")
 @click.option("--system", metavar="TEXT", help="The system message of a chat.")
 @cache_options
-@click.option("--backend", metavar="NAME", help="Where K and V live and attention is computed.")
-@click.option(
-    "--threads",
-    type=click.IntRange(1, 1024),
-    help="Threads of BLAS; its own choice if not given. 1 is often faster where other programs keep the cores busy.",
-)
+@run_options
 @click.option("--quiet", is_flag=True, help="Print the texts and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def generate(
     prompts: tuple[str, ...],
     n: int,
     max_tokens: int,
+    beam: int | None,
+    length_penalty: float | None,
     temperature: float,
     top_k: int | None,
     top_p: float | None,
@@ -58,6 +64,13 @@ def generate(
 
     Text goes to standard output as it comes; progress and a report of what the cache held go to standard error.
     """
+    sampling = serving.Sampling(temperature, top_k, top_p, seed)
+    if beam is not None and sampling != serving.Sampling():
+        raise click.UsageError("--beam draws nothing: leave out --temperature, --top-k, --top-p and --seed")
+    if beam is None and length_penalty is not None:
+        raise click.UsageError("--length-penalty is for a beam search: give --beam too")
+    if beam is not None and n > beam:
+        raise click.UsageError(f"--beam {beam} finds {beam} texts, and --n asks for {n}")
     texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
     screen = Screen(labels=_labels(texts, n), quiet=quiet or as_json, texts=not as_json)
     with screen.download() as progress:
@@ -70,27 +83,43 @@ def generate(
     ids = [tokenizer.chat([*roles, ("user", text)]) if chat else tokenizer.encode(text) for text in texts]
     options: dict[str, Any] = {} if backend is None else {"backend": backend}
     spec = runner.cache_spec(dtype=dtype, block_size=block_size)
-    rows = max(n, min(n * len(ids), 256))
+    rows = beam or max(n, min(n * len(ids), 256))
     with (
         threadpool_limits(threads, "blas"),
         KVCache(spec, memory=memory, max_sequences=rows, **options) as cache,
         screen,
     ):
-        result = serving.generate(
-            runner,
-            tokenizer,
-            ids,
-            cache,
-            n=n,
-            max_tokens=max_tokens,
-            sampling=serving.Sampling(temperature, top_k, top_p, seed),
-            on_text=screen.text,
-            on_prefill=screen.prefill,
-        )
+        if beam is None:
+            result = serving.generate(
+                runner,
+                tokenizer,
+                ids,
+                cache,
+                n=n,
+                max_tokens=max_tokens,
+                sampling=sampling,
+                on_text=screen.text,
+                on_prefill=screen.prefill,
+            )
+        else:
+            result = serving.beam_search(
+                runner,
+                tokenizer,
+                ids,
+                cache,
+                beams=beam,
+                n=n,
+                max_tokens=max_tokens,
+                length_penalty=1.0 if length_penalty is None else length_penalty,
+                on_prefill=screen.prefill,
+                on_step=screen.search,
+            )
+            for index, completion in enumerate(result.completions):
+                screen.text(index, completion.text, True)
     if as_json:
         click.echo(json.dumps(_plain(path, texts, result), ensure_ascii=False))
     elif not quiet:
-        screen.table(_summary(result.report, max_tokens))
+        screen.table(summary(result.report, max_tokens, searched=beam is not None))
 
 
 def _labels(texts: list[str], n: int) -> list[str]:
@@ -99,45 +128,6 @@ def _labels(texts: list[str], n: int) -> list[str]:
         return [""]
     heads = [" ".join(text.split())[:60] for text in texts]
     return [f"{head} ({sample} of {n})" if n > 1 else head for head in heads for sample in range(1, n + 1)]
-
-
-def _summary(report: serving.Report, max_tokens: int) -> list[tuple[str, str]]:
-    """Return the report as names and values."""
-    peak = report.peak
-    rates = []
-    if report.prefill_seconds:
-        computed = report.prompt_tokens - report.reused_tokens
-        rates.append(f"{computed / report.prefill_seconds:.0f} prompt tokens a second")
-    if report.decode_seconds:
-        rates.append(f"{report.decode_tokens / report.decode_seconds:.1f} new tokens a second")
-    return [
-        (
-            "prompts",
-            f"{_count(report.prompt_tokens, 'token')}, {report.reused_tokens} of them found in the prefix cache",
-        ),
-        ("texts", _count(report.new_tokens, "token")),
-        ("speed", ", then ".join(rates)),
-        ("stored", f"{_count(peak.tokens, 'token')} of {_count(peak.sequences, 'sequence')}, at the fullest moment"),
-        (
-            "blocks",
-            f"{peak.blocks}, with room for {report.spec.block_size} tokens each; {peak.shared} of them shared "
-            f"({peak.blocks_alone} if nothing were), {report.copied} copied",
-        ),
-        ("memory", f"{_mib(report.paged_nbytes)} in blocks"),
-        (
-            "contiguous",
-            f"{_mib(report.contiguous_nbytes)} if each sequence reserves its prompt and {max_tokens} tokens, "
-            f"{_mib(report.context_nbytes)} if it reserves the model's {report.context}",
-        ),
-    ]
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"
 
 
 def _plain(path: Path, texts: list[str], result: serving.Generation) -> dict[str, Any]:

@@ -46,3 +46,34 @@ def cache_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def sampling_options(command: Command) -> Command:
+    """Add the options that say how tokens are chosen."""
+    for option in (
+        click.option("--seed", type=click.IntRange(0), help="Makes the choices repeatable."),
+        click.option(
+            "--top-p", type=click.FloatRange(0, 1, min_open=True), help="Choose among the likeliest p of the mass."
+        ),
+        click.option("--top-k", type=click.IntRange(1), help="Choose among the k most likely tokens."),
+        click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 is greedy."),
+    ):
+        command = option(command)
+    return command
+
+
+def run_options(command: Command) -> Command:
+    """Add the options that say where the work is done."""
+    for option in (
+        click.option(
+            "--threads",
+            type=click.IntRange(1, 1024),
+            help=(
+                "Threads of BLAS; its own choice if not given. 1 is often faster where other programs keep the cores "
+                "busy."
+            ),
+        ),
+        click.option("--backend", metavar="NAME", help="Where K and V live and attention is computed."),
+    ):
+        command = option(command)
+    return command

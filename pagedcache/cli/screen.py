@@ -61,6 +61,12 @@ class Screen:
         if done == total:
             self._remove_bar()
 
+    def search(self, done: int, total: int) -> None:
+        """Show how far a beam search is, until it is done."""
+        self._advance("searching", done, total, MofNCompleteColumn())
+        if done == total:
+            self._remove_bar()
+
     def text(self, index: int, piece: str, last: bool) -> None:
         """Take a piece of a text and print what is due."""
         self._kept[index] += piece
@@ -89,6 +95,10 @@ class Screen:
             grid.add_row(name, value)
         self._console.print()
         self._console.print(grid)
+
+    def note(self, text: str) -> None:
+        """Print a line about what happened."""
+        self._console.print(text, style="dim", markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         return self

@@ -125,7 +125,8 @@ class Beams:
             return True
         # A sum only falls as it grows longer, and it is below 0: the score is the best that length makes of it.
         longest = self._limit if self._length_penalty > 0 else length + 1
-        return self.live[0].sum / longest**self._length_penalty > self._finished[-1].score
+        attainable: float = self.live[0].sum / longest**self._length_penalty
+        return attainable > self._finished[-1].score
 
 
 def _log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -12,27 +12,7 @@ pytest.importorskip("gguf")
 pytest.importorskip("threadpoolctl")
 pytest.importorskip("tokenizers")
 
-import tiny_llama
-
-from pagedcache.cli import main
 from pagedcache.serving.models import fetch
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return str(tiny_llama.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
-
-
-@pytest.fixture
-def command(capsys):
-    """Run the command; (exit status, standard output, standard error)."""
-
-    def run(*arguments):
-        status = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
 
 
 def generate(command, model, *arguments):

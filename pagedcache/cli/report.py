@@ -1,0 +1,84 @@
+"""What a command tells about its cache, in words."""
+
+from pagedcache.cache import KVCache
+from pagedcache.serving import Conversation, Report, Turn
+
+
+def summary(report: Report, max_tokens: int, *, searched: bool = False) -> list[tuple[str, str]]:
+    """Return a generation's report as names and values.
+
+    Parameters
+    ----------
+    report : Report
+    max_tokens : int
+        As asked for.
+    searched : bool
+        Whether it is that of a beam search.
+    """
+    peak = report.peak
+    rates = []
+    if report.prefill_seconds:
+        computed = report.prompt_tokens - report.reused_tokens
+        rates.append(f"{computed / report.prefill_seconds:.0f} prompt tokens a second")
+    if report.decode_seconds:
+        rates.append(f"{report.decode_tokens / report.decode_seconds:.1f} new tokens a second")
+    beams = ""
+    if searched and peak.sequences:
+        alone = peak.blocks_alone // peak.sequences  # beams are of equal length
+        beams = f", {100 * peak.blocks / alone:.0f} % of what one of the {count(peak.sequences, 'beam')} takes alone"
+    return [
+        (
+            "prompts",
+            f"{count(report.prompt_tokens, 'token')}, {report.reused_tokens} of them found in the prefix cache",
+        ),
+        ("texts", count(report.new_tokens, "token")),
+        ("speed", ", then ".join(rates)),
+        ("stored", f"{count(peak.tokens, 'token')} of {count(peak.sequences, 'sequence')}, at the fullest moment"),
+        (
+            "blocks",
+            f"{peak.blocks}, with room for {report.spec.block_size} tokens each; {peak.shared} of them shared "
+            f"({peak.blocks_alone} if nothing were), {report.copied} copied",
+        ),
+        ("memory", f"{mib(report.paged_nbytes)} in blocks{beams}"),
+        (
+            "contiguous",
+            f"{mib(report.contiguous_nbytes)} if each sequence reserves its prompt and {max_tokens} tokens, "
+            f"{mib(report.context_nbytes)} if it reserves the model's {report.context}",
+        ),
+    ]
+
+
+def turn_note(turn: Turn, max_tokens: int) -> str:
+    """Return a turn's account in one line."""
+    note = f"found {turn.found_tokens} of {count(turn.prompt_tokens, 'token')} in the prefix cache"
+    if turn.full:
+        return f"{note}; the answer ends here because the conversation is full: /reset begins anew"
+    return note if turn.ended else f"{note}; the answer was cut after {count(max_tokens, 'token')}"
+
+
+def chat_summary(conversation: Conversation, cache: KVCache) -> list[tuple[str, str]]:
+    """Return a conversation's state as names and values."""
+    stats, found, total = cache.stats(), conversation.found_tokens, conversation.prompt_tokens
+    rate = f", {100 * found / total:.0f} %" if total else ""
+    kept = stats.published * cache.spec.bytes_per_block
+    return [
+        (
+            "conversation",
+            f"{count(conversation.turns, 'turn')}, {len(conversation.tokens)} of at most "
+            f"{count(conversation.capacity, 'token')}",
+        ),
+        ("found", f"{found} of {count(total, 'token')} in the prefix cache, over all turns{rate}"),
+        ("blocks", f"{stats.published} of {stats.num_blocks} kept, with room for {cache.spec.block_size} tokens each"),
+        ("memory", f"{mib(kept)} of {mib(stats.num_blocks * cache.spec.bytes_per_block)}"),
+        ("evictions", count(stats.evictions, "block")),
+    ]
+
+
+def count(number: int, word: str) -> str:
+    """Return a number and what it counts."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def mib(nbytes: int) -> str:
+    """Return bytes in MiB."""
+    return f"{nbytes / 2**20:.1f} MiB"
