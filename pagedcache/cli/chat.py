@@ -109,9 +109,11 @@ def _lines() -> Iterator[str]:
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  lets input() edit and recall lines
-        with contextlib.suppress(EOFError):
+        try:
             while True:
                 if line := input("> ").strip():
                     yield line
+        except EOFError:
+            click.echo(err=True)  # the shell's prompt on a line of its own
     else:
         yield from filter(None, map(str.strip, sys.stdin))

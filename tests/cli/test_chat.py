@@ -94,6 +94,13 @@ def test_a_full_conversation(chat):
     assert len(found(err)) == 2
 
 
+def test_a_line_that_is_no_text(chat):
+    status, _, err = chat("\udcff", "the")
+    assert status == 1
+    assert "is the input UTF-8?" in err
+    assert len(found(err)) == 1, "the conversation goes on"
+
+
 def test_the_end_of_input_at_once(chat):
     assert chat() == (0, "", "")
 

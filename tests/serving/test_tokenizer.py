@@ -145,6 +145,15 @@ def test_chat_without_chatml_tokens_is_refused():
         tokenizer.chat([("user", "a")])
 
 
+def test_broken_text_is_refused():
+    """As Python reads bytes that are not UTF-8 from a command line."""
+    tokenizer = Tokenizer(byte_level())
+    with pytest.raises(ValueError, match=r"the text holds '\\udcff', which is no character; is the input UTF-8\?"):
+        tokenizer.encode("a\udcff")
+    with pytest.raises(ValueError, match="no character"):
+        tokenizer.chat([("user", "\ud800")])
+
+
 @pytest.mark.parametrize(
     ("template", "can_chat"),
     [

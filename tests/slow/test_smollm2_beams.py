@@ -1,4 +1,4 @@
-"""Beam search with SmolLM2-135M: what one over full recomputation finds, in the memory of little more than one sequence.
+"""Beam search with SmolLM2-135M: what full recomputation finds, in the memory of little more than one sequence.
 
 The percentages are printed with ``pytest -m slow -rP tests/slow/test_smollm2_beams.py``.
 """

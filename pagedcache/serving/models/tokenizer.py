@@ -76,6 +76,11 @@ class Tokenizer:
         control : bool
             Whether names of control tokens in `text`, such as ``<|im_end|>``, mean those tokens. Pass False for text
             that you did not write yourself.
+
+        Raises
+        ------
+        ValueError
+            The text holds half of a surrogate pair, which is no character.
         """
         return ([] if self.bos is None else [self.bos]) + self._cut(text, control=control)
 
@@ -101,6 +106,8 @@ class Tokenizer:
         ------
         UnsupportedModel
             The model does not talk in ChatML.
+        ValueError
+            As in `encode`.
         """
         if not self.can_chat:
             raise UnsupportedModel(
@@ -128,6 +135,11 @@ class Tokenizer:
         return self._pieces[token]
 
     def _cut(self, text: str, *, control: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # half of a surrogate pair: how Python reads bytes that are not UTF-8
+            bad = text[error.start]
+            raise ValueError(f"the text holds {bad!r}, which is no character; is the input UTF-8?") from None
         with self._lock:
             self._encoder.encode_special_tokens = not control
             return list(self._encoder.encode(text, add_special_tokens=False).ids)
