@@ -29,7 +29,7 @@ from pagedcache.serving.models import find_model, load_model
 )
 @click.option(
     "--length-penalty",
-    type=click.FloatRange(-10, 10),
+    type=click.FloatRange(0, 10),
     help="Of a beam search: 0 ranks texts by their log-probability, 1, the default, by its mean over the tokens.",
 )
 @sampling_options

@@ -37,6 +37,7 @@ class Beams:
     limit : int
         Most new tokens of each.
     length_penalty : float
+        Not below 0.
     ends : frozenset of int
         Tokens that end a text; at most ``vocab - width`` of them.
 
@@ -97,7 +98,7 @@ class Beams:
             if len(live) == self._width:
                 break
         self.live = live
-        self.done = length == self._limit or not self._can_improve(length)
+        self.done = length == self._limit or not self._can_improve()
         return parents
 
     def best(self) -> list[Hypothesis]:
@@ -119,13 +120,12 @@ class Beams:
     def _sorted(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
         return sorted(hypotheses, key=lambda each: -each.score)[: self._keep]  # stable: the earlier one wins a tie
 
-    def _can_improve(self, length: int) -> bool:
+    def _can_improve(self) -> bool:
         """Whether a live hypothesis may still come to beat the worst of the finished ones that are wanted."""
         if len(self._finished) < self._keep:
             return True
-        # A sum only falls as it grows longer, and it is below 0: the score is the best that length makes of it.
-        longest = self._limit if self._length_penalty > 0 else length + 1
-        attainable: float = self.live[0].sum / longest**self._length_penalty
+        # A sum only falls as the text grows, and it is below 0: at best the text grows for nothing.
+        attainable: float = self.live[0].sum / self._limit**self._length_penalty
         return attainable > self._finished[-1].score
 
 

@@ -1,7 +1,6 @@
 """Beam search on a paged cache: beams are sequences that share every block up to where they part."""
 
 from collections.abc import Sequence
-from math import isfinite
 from time import perf_counter
 
 import numpy as np
@@ -54,7 +53,7 @@ def beam_search(
         Most new tokens per text; the model's context may end it sooner.
     length_penalty : float
         A text's score is the sum of the log-probabilities of its new tokens, the one that ended it included, divided
-        by the number of them to this power, from -10 to 10: 0 ranks by the sum, 1 by the mean.
+        by the number of them to this power, from 0 to 10: 0 ranks by the sum, 1 by the mean.
     ends : frozenset of int, optional
         Tokens that end a text; the tokenizer's own if not given.
     step_tokens : int
@@ -90,8 +89,8 @@ def beam_search(
             raise ValueError(f"{name} is {value}; it must be at least 1")
     if n > beams:
         raise ValueError(f"n is {n}; {beams} beams find at most {beams} texts")
-    if not (isfinite(length_penalty) and abs(length_penalty) <= 10):
-        raise ValueError(f"length_penalty is {length_penalty}; it must be from -10 to 10")
+    if not 0 <= length_penalty <= 10:
+        raise ValueError(f"length_penalty is {length_penalty}; it must be from 0 to 10")
     if ends is None:
         ends = tokenizer.ends
     if beams > (most := model.config.vocab - len(ends)):

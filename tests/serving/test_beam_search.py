@@ -172,8 +172,9 @@ def test_context_ends_a_text(run, cache_of):
         ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
         ({"step_tokens": 0}, "step_tokens is 0; it must be at least 1"),
         ({"beams": 2, "n": 3}, "n is 3; 2 beams find at most 2 texts"),
-        ({"length_penalty": float("nan")}, "length_penalty is nan; it must be from -10 to 10"),
-        ({"length_penalty": 11.0}, "length_penalty is 11.0; it must be from -10 to 10"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan; it must be from 0 to 10"),
+        ({"length_penalty": 11.0}, "length_penalty is 11.0; it must be from 0 to 10"),
+        ({"length_penalty": -1.0}, "length_penalty is -1.0; it must be from 0 to 10"),
         (
             {"beams": 250, "ends": SOME_ENDS},
             "beams is 250; the first token .* can only be one of 248",

@@ -74,7 +74,20 @@ def test_blocks_that_others_wanted_are_computed_again(conversation_of, cache_of,
     assert turn.found_tokens == 0
 
 
-def test_samples_differ_between_turns_and_repeat_with_the_seed(conversation_of, cache_of):
+def test_turns_with_the_same_seed_draw_different_numbers(conversation_of, cache_of, monkeypatch):
+    from pagedcache.serving import conversation as module
+
+    whole, seeds = module.generate, []
+    monkeypatch.setattr(module, "generate", lambda *a, **k: seeds.append(k["sampling"].seed) or whole(*a, **k))
+    conversation = conversation_of(cache_of(), sampling=Sampling(temperature=1.0, seed=7))
+    conversation.say("the")
+    conversation.say("the")
+    conversation.reset()
+    conversation.say("the")
+    assert seeds == [7, 8, 7]
+
+
+def test_samples_repeat_with_the_seed(conversation_of, cache_of):
     def talk(seed):
         conversation = conversation_of(cache_of(), sampling=Sampling(temperature=1.0, seed=seed))
         return [conversation.say("the").text for _ in range(2)]
