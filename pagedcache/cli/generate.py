@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
-from pagedcache.cli.options import cache_options, run_options, sampling_options
+from pagedcache.cli.options import BEAM_BLOCK_SIZE, cache_options, run_options, sampling_options
 from pagedcache.cli.report import summary
 from pagedcache.cli.screen import Screen
 from pagedcache.serving.models import find_model, load_model
@@ -25,7 +26,7 @@ from pagedcache.serving.models import find_model, load_model
     "--beam",
     type=click.IntRange(1),
     metavar="K",
-    help="Search for the likeliest texts, K at a time. They share the more, the smaller the blocks are.",
+    help="Search for the likeliest texts, K at a time; in blocks of 8 tokens unless --block-size says otherwise.",
 )
 @click.option(
     "--length-penalty",
@@ -82,6 +83,8 @@ def generate(
     roles = [("system", system)] if system is not None else []
     ids = [tokenizer.chat([*roles, ("user", text)]) if chat else tokenizer.encode(text) for text in texts]
     options: dict[str, Any] = {} if backend is None else {"backend": backend}
+    if beam is not None and click.get_current_context().get_parameter_source("block_size") is ParameterSource.DEFAULT:
+        block_size = BEAM_BLOCK_SIZE
     spec = runner.cache_spec(dtype=dtype, block_size=block_size)
     rows = beam or max(n, min(n * len(ids), 256))
     with (

@@ -10,6 +10,8 @@ from pagedcache.spec import MAX_BLOCK_SIZE, parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+BEAM_BLOCK_SIZE = 8  # tokens: beams share whole blocks, so more of smaller ones
+
 
 def read_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     """Return the bytes that an option's value such as ``512 MiB`` stands for."""
