@@ -130,6 +130,7 @@ def test_none_is_no_argument(world, verb):
     assert snapshot(table, sid) == before
 
 
+@pytest.mark.thread_unsafe  # its arguments are shared
 @pytest.mark.parametrize("bad", [b for b in NO_INTEGERS if b != "none"])
 def test_i07_commit_takes_no_other_tokens(world, bad):
     table, sid = world
@@ -178,6 +179,7 @@ def test_one_count_for_each_row(world, counts):
     table.abandon(table.extend([sid], 1))
 
 
+@pytest.mark.thread_unsafe  # its arguments are shared
 @pytest.mark.parametrize("verb", ["extend", "can_extend"])
 def test_duplicate_ids_are_refused_by_name(world, verb):
     table, sid = world

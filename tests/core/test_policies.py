@@ -293,6 +293,7 @@ def test_what_is_no_policy_is_refused(wrong: Any):
         BlockPool(4, wrong)
 
 
+@pytest.mark.thread_unsafe  # its arguments are shared
 @pytest.mark.parametrize("policy", [LRU(), PriorityTTL([1, None])])
 def test_a_policy_serves_one_pool(policy):
     pool = BlockPool(4, policy=policy)
