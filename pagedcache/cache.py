@@ -198,6 +198,7 @@ class KVCache(Bookkeeping):
                 try:
                     self.backend.copy_blocks(self.storage, step.copies)
                 except BaseException:
+                    self._cover()
                     self.sequences.abandon(step)
                     raise
             return step
@@ -345,7 +346,9 @@ class KVCache(Bookkeeping):
                     if data:
                         self.backend.write_blocks(self.storage, blocks[first : first + len(data)], np.stack(data))
                     first += len(data)
+                self._cover()
             except BaseException:
+                self._cover()
                 self._swap_out(self.storage, ids, saved)
                 raise
             for handle in handles:
@@ -359,8 +362,11 @@ class KVCache(Bookkeeping):
         while usable < 0:  # again, if a finalizer has changed who holds what while blocks were read
             blocks, indptr = self.sequences.swap_list(ids)
             unsaved = [block for block in blocks.tolist() if block not in saved]
-            read = self.backend.read_blocks(storage, np.array(unsaved, np.int32))
-            records = saved | dict(zip(unsaved, read, strict=True))
+            records = saved
+            if unsaved:
+                read = self.backend.read_blocks(storage, np.array(unsaved, np.int32))
+                records = saved | dict(zip(unsaved, read, strict=True))
+                self.synchronize()  # or the records would be used before they are there
             usable = self.sequences.swap_out(ids, blocks)
         for handle, (first, stop) in zip(handles, itertools.pairwise(indptr), strict=True):
             self._swapped[handle] = [records[block] for block in blocks[first:stop].tolist()]
