@@ -323,7 +323,7 @@ def test_close_refuses_while_views_are_out_and_then_everything_is_refused():
     assert repr(cache) == "KVCache(closed)"
 
 
-def test_an_exception_in_a_with_block_is_not_replaced():
+def test_an_exception_in_a_with_block_is_not_replaced():  # C13
     def fail(cache):
         _view = cache.storage.view(0)
         raise ZeroDivisionError

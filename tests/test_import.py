@@ -28,7 +28,7 @@ def module_names():
     return sorted(module.name for module in found if not module.name.endswith("__main__"))
 
 
-def test_import_brings_no_extra_and_starts_no_thread(tmp_path):
+def test_import_brings_no_extra_and_starts_no_thread(tmp_path):  # C10
     code = (
         "import json, sys, threading, pagedcache, pagedcache.backends;"
         "print(json.dumps([sorted({name.partition('.')[0] for name in sys.modules}), threading.active_count()]))"

@@ -16,7 +16,7 @@ PACKAGE = Path(pagedcache.__file__).parent
 EXTENSIONS = sorted(p for pattern in ("*.so", "*.pyd") for p in PACKAGE.rglob(pattern))
 
 
-def test_numpy_is_the_only_hard_dependency():
+def test_numpy_is_the_only_hard_dependency():  # I09
     hard = [need for need in metadata.requires("pagedcache") if "extra ==" not in need]
     assert [re.split(r"[<>=~ ]", need)[0] for need in hard] == ["numpy"]
 
@@ -70,7 +70,7 @@ def build(tmp_path, checkout, source):
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
 
-def test_build_refuses_a_helper_that_takes_the_gil(tmp_path, checkout):
+def test_build_refuses_a_helper_that_takes_the_gil(tmp_path, checkout):  # S11
     source = "cdef void helper(int *x) nogil:\n    x[0] = 1\n"
     first = build(tmp_path, checkout, source)
     assert first.returncode != 0

@@ -229,7 +229,7 @@ cdef class ResidencyTable(CacheTable):
         """
         cdef int32_t *pairs
         cdef int32_t moved, k, row, j
-        cdef Int32s expected = None if copied is None else int32s_of(copied.reshape(-1), "copied")
+        cdef Int32s expected = None if copied is None else int32s_of(np.reshape(copied, -1), "copied")
         with cython.critical_section(self.pool):
             self.c_require_no_step()
             pairs = <int32_t *>malloc(<size_t>self.pool.num_blocks * 2 * sizeof(int32_t))

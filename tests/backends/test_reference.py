@@ -91,7 +91,7 @@ def test_forked_child_has_its_own_copy():
     assert not storage.view(0)[0].any()
 
 
-def test_owned_memory_goes_back_at_close(monkeypatch):
+def test_owned_memory_goes_back_at_close(monkeypatch):  # P05, R12
     made = []
 
     class Watched(mmap.mmap):

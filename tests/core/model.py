@@ -1,150 +1,241 @@
 """What the verbs of SequenceTable must show, in plain Python.
 
-A row is a token list and the block ids that the core chose for it; the prefix cache is a plain dict from a
-prefix (whole blocks of tokens) to the block that holds its end. Which free block is taken is the core's own
-choice, so the ids of new blocks are read back through ``read``; everything else is predicted from DESIGN 3.
+A row is a token list and the block ids that the core chose for it; the prefix cache is a plain dict from what a
+prefix is (see `Model.prefix`) to the block that holds its end. Which vacant block is taken is the core's own choice, so
+the ids of new blocks are read back through ``read``; everything else is predicted from DESIGN 3.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+
+from holdings import AWAY, About, Copy, Holdings, OpenStep, Prefix, Row, framed
+
+__all__ = ["ADMITTED", "AWAY", "NEVER_FITS", "NOT_NOW", "About", "Model", "Prefix", "framed"]
 
 ADMITTED, NOT_NOW, NEVER_FITS = 0, 1, 2
 
 
-@dataclass
-class Row:
-    pad: int = 0  # left positions that are never visible
-    tokens: list[int] = field(default_factory=list)  # committed tokens, pad excluded
-    blocks: list[int] = field(default_factory=list)  # in use, then allotted by admit
-    publishes: bool = True  # False: padded, or a commit without tokens
+class Model(Holdings):
+    """The verbs, each with what it changes."""
 
-    @property
-    def position(self) -> int:
-        return self.pad + len(self.tokens)
-
-
-class Model:
     def __init__(
         self, num_blocks: int, block_size: int, max_sequences: int, max_length: int, read: Callable[[int], list[int]]
     ) -> None:
-        self.num_blocks, self.block_size, self.max_sequences = num_blocks, block_size, max_sequences
+        super().__init__(num_blocks, block_size, max_sequences)
         self.max_length, self.read = max_length, read
-        self.rows: dict[int, Row] = {}
-        self.published: dict[tuple[int, ...], int] = {}
-        self.step: dict[int, tuple[list[int], list[int]]] | None = None  # id -> (blocks before, new tokens)
-        self.deferred: set[int] = set()  # given up by rows of the open step: usable when it closes
+        self.published: dict[Prefix, int] = {}
+        self.origin: dict[Prefix, About] = {}  # of the row that published it last
+        self.serial = self.evictions = self.copies = 0
 
-    def span(self, length: int) -> int:
-        return -(-length // self.block_size)
+    # ---- the prefix cache
 
-    def in_use(self) -> set[int]:
-        return self.deferred.union(*(row.blocks for row in self.rows.values()))
+    def prefix(self, about: About, tokens: Sequence[int], blocks: int) -> Prefix:
+        """What the first blocks are: their tokens, and what begins in each; this alone decides what is the same."""
+        size, frames = self.block_size, framed(about.keys, self.block_size)
+        told = ((frames.get(i, b""), tuple(tokens[i * size : (i + 1) * size])) for i in range(blocks))
+        return bytes(about.namespace.name), tuple(told)
 
-    def free(self) -> int:
-        return self.num_blocks - len(self.in_use())
-
-    def free_rows(self) -> int:
-        return self.max_sequences - len(self.rows.keys() | (self.step or {}).keys())
-
-    def hits(self, prompt: Sequence[int]) -> list[int]:
-        """Blocks that a prompt finds: at least one token is left to compute."""
+    def hits(self, about: About, prompt: Sequence[int], left: int = 1) -> list[int]:
+        """Blocks that a prompt finds; at least `left` tokens are left to compute."""
         found: list[int] = []
-        for end in range(self.block_size, len(prompt), self.block_size):
-            if tuple(prompt[:end]) not in self.published:
+        while (len(found) + 1) * self.block_size <= len(prompt) - left:
+            block = self.published.get(self.prefix(about, prompt, len(found) + 1))
+            if block is None:
                 break
-            found.append(self.published[tuple(prompt[:end])])
+            found.append(block)
         return found
 
-    def expect_admit(self, prompt: Sequence[int], pad: int, reserve: int) -> tuple[int, list[int]]:
-        length, found = pad + len(prompt) + reserve, [] if pad else self.hits(prompt)
+    def idle(self) -> set[int]:
+        return set(self.published.values()) - self.used()
+
+    def forget(self, gone: Callable[[Prefix, int], bool]) -> int:
+        """Drop from the index what is `gone`; how many."""
+        before = len(self.published)
+        self.published = {p: b for p, b in self.published.items() if not gone(p, b)}
+        return before - len(self.published)
+
+    def take(self, row: Row, sid: int, total: int, but: Iterable[int] = ()) -> None:
+        """Read a row's blocks back: new ones (the tail, and those at `but`) were nobody's, and leave the index."""
+        blocks, was, but = self.read(sid), row.blocks, set(but)
+        but |= set(range(len(was), len(blocks)))
+        fresh = {b for i, b in enumerate(blocks) if i in but}
+        assert len(blocks) == total, f"row holds {len(blocks)} blocks, not {total}"
+        assert all(b == was[i] for i, b in enumerate(blocks) if i not in but), "blocks that it had no business with"
+        assert len(fresh) == len(but) and not fresh & (self.used() | set(was)), "block of another"
+        self.evictions += self.forget(lambda _, block: block in fresh)
+        row.blocks = blocks
+        self.used()
+
+    def may_evict(self, wanted: int) -> int:
+        """What `evictions` comes to when so many blocks are taken: no more go than there are too few vacant ones."""
+        vacant = self.free() - len(self.idle())
+        return self.evictions + max(0, wanted - vacant)
+
+    def borrow(self, blocks: Sequence[int]) -> None:
+        assert not set(blocks) & self.used()
+        self.evictions += self.forget(lambda _, block: block in blocks)
+        self.borrowed += blocks
+
+    def pinned(self, name: str, about: About, prompts: Sequence[Sequence[int]]) -> int:
+        """Blocks to pin, and pins them where they are not too many."""
+        found = [block for prompt in prompts for block in self.hits(about, prompt, left=0)]
+        if sum(len(blocks) for _, blocks in self.pins.values()) + len(found) <= self.num_blocks // 2:
+            self.pins[name] = bytes(about.namespace.name), found
+        return len(found)
+
+    def invalidate(self, namespace: bytes | None) -> int:
+        """None: all of them."""
+        self.pins = {name: pin for name, pin in self.pins.items() if namespace not in (None, pin[0])}
+        for row in (*self.rows.values(), *self.doomed.values()):
+            row.publishes = row.publishes and namespace not in (None, row.about.namespace.name)
+        self.used()
+        return self.forget(lambda prefix, _: namespace in (None, prefix[0]))
+
+    # ---- sequences
+
+    def expect_admit(self, about: About, prompt: Sequence[int], pad: int, reserve: int) -> tuple[int, list[int]]:
+        length, found = pad + len(prompt) + reserve, [] if pad else self.hits(about, prompt)
         if length > self.max_length or self.span(length) > self.num_blocks:
             return NEVER_FITS, []
-        if self.free_rows() < 1 or self.span(length) - len(self.in_use() & set(found)) > self.free():
+        if self.free_rows() < 1 or self.span(length) - len(self.used() & set(found)) > self.free():
             return NOT_NOW, []
         return ADMITTED, found
 
-    def admitted(self, sid: int, prompt: Sequence[int], pad: int, reserve: int, found: list[int]) -> None:
-        row = Row(pad, list(prompt[: len(found) * self.block_size]), found, not pad)
-        self._take(row, sid, self.span(pad + len(prompt) + reserve))
-        self.rows[sid] = row
+    def admitted(self, sid: int, about: About, prompt: list[int], pad: int, reserve: int, found: list[int]) -> None:
+        total = self.span(len(prompt) + pad + reserve)
+        row = self.rows[sid] = Row(about, prompt[: len(found) * self.block_size], found, pad, not pad)
+        expected = self.may_evict(total - len(found))
+        self.take(row, sid, total)
+        assert self.evictions == expected, "evicted more than it had to"
 
-    def _take(self, row: Row, sid: int, total: int, copied: int | None = None) -> None:
-        """Read a row's blocks back: new ones (the tail, and the copy at `copied`) were nobody's and leave the index."""
-        blocks = self.read(sid)
-        fresh = [b for i, b in enumerate(blocks) if i >= len(row.blocks) or i == copied]
-        assert [b for i, b in enumerate(blocks[: len(row.blocks)]) if i != copied] == [
-            b for i, b in enumerate(row.blocks) if i != copied
-        ], "a verb changed blocks it had no business with"
-        assert len(blocks) == total, f"row holds {len(blocks)} blocks, not {total}"
-        assert len(set(fresh)) == len(fresh) and not set(fresh) & (self.in_use() | set(row.blocks)), "block of another"
-        self.published = {p: b for p, b in self.published.items() if b not in fresh}
-        row.blocks = blocks
-
-    def plan(self, ids: Sequence[int], counts: Sequence[int]) -> tuple[list[int], int]:
-        """The rows whose tail must be copied before they write, and how many blocks the whole extend takes."""
-        holders = Counter(b for row in self.rows.values() for b in row.blocks)
-        copies, need = [], 0
-        furthest: dict[int, int] = {}  # block -> position of a row that copies it, and that abandon may give it back
-        for sid, n in zip(ids, counts, strict=True):
-            row = self.rows[sid]
-            if n and row.position % self.block_size:
-                tail = row.blocks[row.position // self.block_size]
-                written = row.position < furthest.get(tail, 0)
-                if holders[tail] > 1 or tail in self.published.values() or written:
-                    copies.append(sid)
-                    furthest[tail] = max(row.position, furthest.get(tail, 0))
-                    holders[tail] -= 1
-            need += max(0, self.span(row.position + n) - len(row.blocks))
-        return copies, need + len(copies)
-
-    def extend(self, ids: Sequence[int], news: Sequence[list[int]]) -> list[tuple[int, int]]:
-        """Open the step; the copies (source, destination) it must have."""
-        copies, pairs = self.plan(ids, [len(new) for new in news])[0], []
-        before = {sid: list(self.rows[sid].blocks) for sid in ids}
-        for sid in copies:  # sources first: they stay in use until the step closes
-            self.deferred.add(before[sid][self.rows[sid].position // self.block_size])
-        for sid, new in zip(ids, news, strict=True):
-            row = self.rows[sid]
-            at = row.position // self.block_size if sid in copies else None
-            self._take(row, sid, max(len(row.blocks), self.span(row.position + len(new))), at)
-            if at is not None:
-                pairs.append((before[sid][at], row.blocks[at]))
-        self.step = {sid: (before[sid], new) for sid, new in zip(ids, news, strict=True)}
-        return pairs
-
-    def commit(self, known: bool) -> int:
-        """Close the step; the number of blocks that it newly publishes."""
-        assert self.step is not None
-        published = 0
-        for sid, (_, new) in self.step.items():
-            if (row := self.rows.get(sid)) is None:
-                continue
-            first, row.publishes = row.position // self.block_size, row.publishes and known
-            row.tokens += new
-            for i in range(first, row.position // self.block_size) if row.publishes else ():
-                prefix = tuple(row.tokens[: (i + 1) * self.block_size])
-                published += prefix not in self.published
-                row.blocks[i] = self.published.setdefault(prefix, row.blocks[i])
-        self.step, self.deferred = None, set()
-        return published
-
-    def abandon(self) -> None:
-        assert self.step is not None
-        for sid, (before, _) in self.step.items():
-            if sid in self.rows:
-                self.rows[sid].blocks = before
-        self.step, self.deferred = None, set()
+    def cut(self, row: Row, at: int) -> Row:
+        """A row as it was at a position; of its keys' range nothing must be cut off, or it publishes no more."""
+        tokens, blocks = row.tokens[: at - row.pad], row.blocks[: self.span(at)]
+        return Row(row.about, tokens, blocks, row.pad, row.publishes and at >= row.about.settled())
 
     def forked(self, sid: int, parent: int, at: int) -> None:
-        row = self.rows[parent]
-        self.rows[sid] = Row(row.pad, row.tokens[: at - row.pad], row.blocks[: self.span(at)], row.publishes)
+        self.publish(parent)  # what it swapped in and nobody could find since
+        self.rows[sid] = self.cut(self.rows[parent], at)
 
     def truncate(self, sid: int, position: int) -> None:
-        row = self.rows[sid]
-        row.tokens, row.blocks = row.tokens[: position - row.pad], row.blocks[: self.span(position)]
+        self.rows[sid] = self.cut(self.rows[sid], position)
+
+    def reorder(self, ids: Sequence[int], parents: Sequence[int]) -> None:
+        for sid in ids:
+            self.publish(sid)
+        former = [self.rows[sid] for sid in ids]
+        for i, sid in enumerate(ids):
+            parent = former[parents[i]]
+            self.rows[sid] = former[i] if parents[i] == i else self.cut(parent, parent.position)
+            self.rows[sid].publishes = parent.publishes
 
     def release(self, sid: int) -> None:
         row = self.rows.pop(sid)
-        if self.step is not None and sid in self.step:
-            self.deferred |= set(row.blocks)
+        if self.is_open(sid):
+            self.doomed[sid] = row
+
+    # ---- where blocks are
+
+    def own(self, sid: int) -> list[int]:
+        """Logical blocks that only this row holds."""
+        count = self.holders()
+        return [i for i, block in enumerate(self.rows[sid].blocks) if count[block] == 1]
+
+    def swap_out(self, sid: int) -> None:
+        row, own = self.rows[sid], self.own(sid)
+        row.blocks, row.away = [AWAY if i in own else b for i, b in enumerate(row.blocks)], True
+
+    def swap_in(self, sid: int) -> None:
+        row = self.rows[sid]
+        self.take(row, sid, len(row.blocks), [i for i, block in enumerate(row.blocks) if block == AWAY])
+        row.away = False
+
+    def compact(self, pairs: Sequence[tuple[int, int]]) -> None:
+        moved, vacant = dict(pairs), set(range(1, self.num_blocks + 1)) - self.used() - set(self.published.values())
+        assert set(moved.values()) <= vacant and len(set(moved.values())) == len(moved)
+        assert all(self.references()[source] == 1 for source in moved)
+        for row in self.rows.values():
+            row.blocks = [moved.get(block, block) for block in row.blocks]
+        self.published = {prefix: moved.get(block, block) for prefix, block in self.published.items()}
+
+    # ---- steps
+
+    def plan(self, ids: Sequence[int], counts: Sequence[int]) -> tuple[list[int], int]:
+        """The rows whose tail must be copied before they write, and how many blocks the whole extend takes."""
+        count, published = self.references() - self.sources(), set(self.published.values())
+        copies, need = [], 0
+        furthest: dict[int, int] = {}  # block -> position of a row that copies it, and that abandon may give it back
+        for copy in (copy for step in self.steps for copy in step.copies):
+            furthest[copy.source] = max(copy.position, furthest.get(copy.source, 0))
+        for sid, n in zip(ids, counts, strict=True):
+            row, end = self.rows[sid], self.end(sid)
+            if n and end % self.block_size:
+                tail = row.blocks[end // self.block_size]
+                if count[tail] > 1 or tail in published or end < furthest.get(tail, 0):
+                    copies.append(sid)
+                    furthest[tail] = max(end, furthest.get(tail, 0))
+                    count[tail] -= 1
+            need += max(0, self.span(end + n) - len(row.blocks))
+        return copies, need + len(copies)
+
+    def extend(self, ids: Sequence[int], news: Sequence[list[int]]) -> list[tuple[int, int]]:
+        """Open a step; the copies (source, destination) it must have."""
+        copies, need = self.plan(ids, [len(new) for new in news])
+        expected, self.serial = self.may_evict(need), self.serial + 1
+        step, ends = OpenStep(self.serial, dict(zip(ids, news, strict=True))), {sid: self.end(sid) for sid in ids}
+        for sid in copies:  # sources first: they stay in use until the step closes
+            at = ends[sid] // self.block_size
+            step.copies.append(Copy(sid, ends[sid], at, self.rows[sid].blocks[at]))
+        self.steps.append(step)
+        for sid, new in step.new.items():
+            row = self.rows[sid]
+            had, at = len(row.blocks), [copy.logical for copy in step.copies if copy.sid == sid]
+            self.take(row, sid, max(had, self.span(ends[sid] + len(new))), at)
+            step.appended[sid] = len(row.blocks) - had
+        assert self.evictions == expected, "evicted more than it had to"
+        self.copies += len(copies)
+        return [(copy.source, self.rows[copy.sid].blocks[copy.logical]) for copy in step.copies]
+
+    def commit(self, known: bool, accepted: dict[int, list[int]]) -> int:
+        """Close the oldest step, keeping of its tokens those named; the number of blocks that it newly publishes."""
+        step, published = self.steps.pop(0), 0
+        self.used()  # sources of copies are let go first, though a row may take one back below
+        for sid, new in step.new.items():
+            if (row := self.rows.get(sid)) is None or not new:
+                continue
+            row.tokens += [new[k] for k in accepted[sid]]
+            row.publishes = row.publishes and known
+            if len(accepted[sid]) < len(new):
+                row.blocks = row.blocks[: max(self.span(row.position), len(row.blocks) - step.appended[sid])]
+            published += self.publish(sid)
+        self.close()
+        return published
+
+    def publish(self, sid: int) -> int:
+        """The row's full blocks can be found from here on; an equal one that can be found already takes its place."""
+        row, published = self.rows[sid], 0
+        for i in range(row.position // self.block_size if row.publishes else 0):
+            prefix = self.prefix(row.about, row.tokens, i + 1)
+            if prefix not in self.published:
+                self.published[prefix], self.origin[prefix] = row.blocks[i], row.about
+                published += 1
+            elif self.published[prefix] != row.blocks[i]:
+                if self.is_open(sid):  # a newer step has the block in its table
+                    self.deferred.append((row.blocks[i], self.steps[-1].serial))
+                row.blocks[i] = self.published[prefix]
+        return published
+
+    def abandon(self) -> None:
+        """Close the newest step without a trace."""
+        step = self.steps.pop()
+        for sid in step.new:
+            row = self.rows.get(sid) or self.doomed[sid]
+            row.blocks = row.blocks[: len(row.blocks) - step.appended[sid]]
+        for copy in step.copies:
+            (self.rows.get(copy.sid) or self.doomed[copy.sid]).blocks[copy.logical] = copy.source
+        self.copies -= len(step.copies)
+        self.close()
+
+    def close(self) -> None:
+        """What waited for steps that are closed by now is let go."""
+        self.deferred = [(b, last) for b, last in self.deferred if any(step.serial <= last for step in self.steps)]
+        self.doomed = {sid: row for sid, row in self.doomed.items() if self.is_open(sid)}

@@ -1,12 +1,10 @@
-"""Verbs that meet: threads, finalizers that the garbage collector runs, arguments that call back, forked children.
+"""Verbs that meet: threads, finalizers that the garbage collector runs, arguments that call back.
 
-C02 and contract 12: calls serialise. C13: any order of destruction. Contract 13: after fork() the child works.
+C02 and contract 12: calls serialise. C13: any order of destruction.
 """
 
 import contextlib
 import gc
-import os
-import subprocess
 import sys
 import threading
 
@@ -186,40 +184,6 @@ def test_threads_share_a_table():
         raise failures[0]
     table.check()
     assert table.stats().free == 400 and table.stats().sequences == 0
-
-
-FORK = """
-import os, signal
-from pagedcache.core import BlockPool, SequenceTable
-
-def prefill(tokens):
-    sid = int(table.admit([tokens]).ids[0])
-    table.commit(table.extend([sid], len(tokens)), tokens)
-    return sid
-
-table = SequenceTable(BlockPool(16), 4)
-sid = prefill([1] * 9)
-step = table.extend([sid], 1)
-child = os.fork()
-if child == 0:
-    signal.alarm(30)    # a child that hangs fails the test, not the run
-    table.commit(step, [1])
-    prefill([2] * 9)
-    table.release([sid])
-    table.check()
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-table.commit(step, [7])
-assert table.position(sid) == 10 and table.match([[2] * 9])[0] == 0
-table.check()
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() here")
-def test_a_forked_child_has_a_table_of_its_own():
-    """In a process of its own: a thread of another test that is just ending may hold malloc's lock at the fork."""
-    done = subprocess.run([sys.executable, "-P", "-c", FORK], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["kv_indptr", "kv_indices", "kv_last_page_len", "slots", "block_tables", "diff"])

@@ -5,10 +5,12 @@ import gc
 import pickle
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 from drive import prefill
 
+from pagedcache import Namespace, salt
 from pagedcache.core import BlockPool, SequenceTable
 
 
@@ -62,6 +64,69 @@ def test_c13_a_table_in_a_cycle_gives_its_blocks_back():
     pool.check()
 
 
+def everything(pool):
+    """A table in the middle of everything, and what else refers to it."""
+    table = SequenceTable(pool, 4, steps_in_flight=2, events="tokens")
+    keys = {"namespace": Namespace("n", secret=b"0123456789abcdef"), "keys": [[salt("s", 5)]]}
+    a, b = prefill(table, [1] * 9), prefill(table, [2] * 9, **keys)
+    kids = table.fork([a, b])[:, 0].tolist()
+    table.pin([[1] * 9], "pinned")
+    table.pin([[2] * 9], "keyed", **keys)
+    table.swap_out(kids[1:])
+    old, new = table.extend([a, kids[0]], 3, cascade=True), table.extend([a], 5, depths=[0] * 5)
+    table.release([a])
+    table.cover(7)
+    table.release([b])
+    return table, old, new
+
+
+@pytest.mark.parametrize("last", ["table", "step", "array", "pool", "cycle"])
+def test_c13_steps_pins_events_swaps_and_fences_end_in_any_order(last):
+    pool = BlockPool(64)
+    table, old, new = everything(pool)
+    assert pool.num_free < 64
+    keep = {"table": table, "step": new, "array": old.slots, "pool": None, "cycle": [table, old, new]}[last]
+    if last == "cycle":
+        keep.append(keep)
+    del table, old, new
+    gc.collect()
+    if last in ("array", "pool"):  # a step keeps its table
+        assert pool.num_free == 64
+    del keep
+    gc.collect()
+    assert (pool.num_free, pool.num_waiting, pool.num_cached) == (64, 0, 0)
+    pool.check()
+    assert pool.decref(pool.allocate(64)) == 64
+
+
+def test_a_step_keeps_its_table():
+    table, old, new = everything(BlockPool(64))
+    del table
+    gc.collect()
+    old.owner.commit(old, [1] * 6)
+    new.owner.abandon(new)
+    assert new.closed and new.owner.open_steps == ()
+
+
+def test_many_tables_in_cycles_leave_no_memory():
+    def rounds(n):
+        for _ in range(n):
+            cycle = [*everything(BlockPool(64))]
+            cycle.append(cycle)
+        del cycle
+        gc.collect()
+
+    rounds(5)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        rounds(30)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 20_000, "one table's arrays alone are more"
+
+
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_c08_copies_of_tables_and_steps_are_refused(make, duplicate):
     table = make()
@@ -78,9 +143,15 @@ def test_c13_the_interpreter_ends_quietly_with_live_sequences_and_an_open_step(e
     code = "\n".join(
         [
             "from pagedcache.core import BlockPool, SequenceTable",
-            "pool = BlockPool(8)",
-            "table = SequenceTable(pool, 4)",
+            "pool = BlockPool(32)",
+            "table = SequenceTable(pool, 4, steps_in_flight=2, events='tokens')",
+            "sid = int(table.admit([[1] * 9], namespace='n').ids[0])",
+            "table.commit(table.extend([sid], 9), [1] * 9)",
+            "table.pin([[1] * 9], 'pinned', namespace='n')",
+            "table.swap_out(table.fork([sid])[0])",
+            "table.cover(1)",
             "step = table.extend(table.admit([[1] * 9]).ids, 9)",
+            "newer = table.extend([sid], 9)",
             "slots = step.slots",
             ending,
         ]
