@@ -61,7 +61,7 @@ class Tags:
 
 
 class Events:
-    """16 prompts come, are published and go, in a pool that evicts; recorded or not. Draining is timed alone."""
+    """4 prompts come, are published and go, in a pool that evicts; recorded or not. Draining is timed alone."""
 
     params = [["off", "digests"]]
     param_names = ["events"]
@@ -73,9 +73,9 @@ class Events:
     def setup(self, events):
         from pagedcache.core import BlockPool, SequenceTable
 
-        self.prompts = prompts(16)
+        self.prompts = prompts(4)
         self.table = SequenceTable(
-            BlockPool(2048), BLOCK_SIZE, max_length=8192, events=None if events == "off" else events
+            BlockPool(512), BLOCK_SIZE, max_length=8192, events=None if events == "off" else events
         )
         self.time_publish(events)
 
