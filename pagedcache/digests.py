@@ -87,7 +87,7 @@ def block_digest(parent: bytes, tokens: ArrayLike, key: bytes = b"", secret: byt
     ids = _token_ids(tokens)
     if not len(ids):
         raise ValueError("tokens is empty; only full blocks have a digest")
-    return _chain(parent, memoryview(ids.tobytes()), len(ids), key, secret)
+    return chain(parent, memoryview(ids.tobytes()), len(ids), key, secret)
 
 
 def prompt_digests(
@@ -130,12 +130,13 @@ def prompt_digests(
     width = block_size * _LITTLE.itemsize
     digests = []
     for block in range(len(ids) // block_size):
-        digest = _chain(digest, data[block * width : (block + 1) * width], block_size, framed.get(block, b""), secret)
+        digest = chain(digest, data[block * width : (block + 1) * width], block_size, framed.get(block, b""), secret)
         digests.append(digest)
     return digests
 
 
-def _chain(parent: bytes, ids: memoryview, count: int, key: bytes, secret: bytes | None) -> bytes:
+def chain(parent: bytes, ids: memoryview, count: int, key: bytes, secret: bytes | None) -> bytes:
+    """block_digest of little-endian token ids, unchecked: for whoever has made sure of them."""
     return _hash(b"".join((_BLOCK, parent, _PAIR.pack(count, len(key)), key, ids)), secret)
 
 

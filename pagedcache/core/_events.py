@@ -1,5 +1,6 @@
 """Portable names for what the event log recorded."""
 
+import sys
 from enum import IntEnum
 from typing import Any
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 import pagedcache.digests
 
 NO_NODE = -1
+NO_DIGEST = bytes(32)
 
 
 class EventKind(IntEnum):
@@ -46,21 +48,39 @@ class EventNamer:
         if cleared:
             self._digests.clear()
             told[0]["kind"] = EventKind.CLEARED
-        for event, (kind, node, parent, block, entry, data) in zip(told[cleared:], events, strict=True):
-            event["kind"], event["block"] = kind, block
-            if kind == EventKind.REMOVED:
-                event["digest"] = np.void(self._digests.pop(node)[0])
-                continue
-            framed, _, secret = (b"", None, None) if entry is None else entry
-            if parent == NO_NODE:
-                before = pagedcache.digests.root_digest(self._block_size, self._fingerprint, secret)
-            else:
-                before, secret = self._digests[parent]
-                event["parent"] = np.void(before)
-            ids = np.frombuffer(data, np.int32)
-            digest = pagedcache.digests.block_digest(before, ids, framed, secret)
-            self._digests[node] = digest, secret
-            event["digest"] = np.void(digest)
-            if tokens:
-                event["tokens"] = ids
+        if not events:
+            return told
+        pairs = [self._digest(*event) for event in events]
+        tail = told[cleared:]
+        tail["kind"] = [event[0] for event in events]
+        tail["block"] = [event[3] for event in events]
+        tail["digest"] = np.frombuffer(b"".join(digest for digest, _ in pairs), "V32")
+        tail["parent"] = np.frombuffer(b"".join(parent for _, parent in pairs), "V32")
+        if tokens:
+            ids = np.frombuffer(b"".join(event[5] for event in events), np.int32).reshape(len(events), -1)
+            tail["tokens"] = np.where(tail["kind"][:, None] == EventKind.STORED, ids, 0)
         return told
+
+    def _digest(
+        self,
+        kind: int,
+        node: int,
+        parent: int,
+        block: int,
+        entry: tuple[bytes, bytes, bytes | None] | None,
+        data: bytes,
+    ) -> tuple[bytes, bytes]:
+        """Digests of the event's block and of the one before it; zeros where there is none to tell."""
+        if kind == EventKind.REMOVED:
+            return self._digests.pop(node)[0], NO_DIGEST
+        framed, _, secret = entry or (b"", b"", None)
+        told = NO_DIGEST
+        if parent == NO_NODE:
+            before = pagedcache.digests.root_digest(self._block_size, self._fingerprint, secret)
+        else:
+            before, secret = self._digests[parent]
+            told = before
+        ids = data if sys.byteorder == "little" else np.frombuffer(data, np.int32).astype("<i4").tobytes()
+        digest = pagedcache.digests.chain(before, memoryview(ids), self._block_size, framed, secret)
+        self._digests[node] = digest, secret
+        return digest, told
