@@ -1,7 +1,8 @@
 from libc.stdint cimport int32_t, int64_t
 
 from pagedcache.core.arguments cimport Int32s
-from pagedcache.core.step cimport Step, StepBuffers
+from pagedcache.core.step cimport Step
+from pagedcache.core.step_buffers cimport StepBuffers
 from pagedcache.core.step_table cimport StepTable
 
 

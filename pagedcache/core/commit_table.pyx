@@ -10,7 +10,8 @@ from pagedcache.core.key_table cimport key_at
 from pagedcache.core.prefix_index cimport LOOKAHEAD
 from pagedcache.core.records cimport NO_NODE
 from pagedcache.core.row_table cimport LIVE, Row
-from pagedcache.core.step cimport Step, StepArrays, StepBuffers
+from pagedcache.core.step cimport Step
+from pagedcache.core.step_buffers cimport StepArrays, StepBuffers
 from pagedcache.core.step_table cimport Deferred, StepTable
 
 from pagedcache.errors import StepOpen
