@@ -47,6 +47,7 @@ cdef class PrefixIndex:
     cdef void c_prefetch_slot(self, int32_t node) noexcept nogil
     cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens, int32_t key) noexcept nogil
     cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block, int32_t key) noexcept nogil
+    cdef void c_move(self, int32_t node, int32_t block) noexcept nogil
     cdef void c_remove(self, int32_t node) noexcept nogil
     cdef int32_t c_match(
         self, const int32_t *tokens, int32_t max_blocks, const RowKeys *keys, int32_t *blocks, int32_t *last

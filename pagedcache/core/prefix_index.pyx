@@ -194,6 +194,15 @@ cdef class PrefixIndex:
         self.vacant = node
         self.num_nodes -= 1
 
+    cdef void c_move(self, int32_t node, int32_t block) noexcept nogil:
+        """The node's content stands in `block` from here on."""
+        if self.log is not None:
+            self.log.c_removed(node, self.blocks[node])
+            self.log.c_stored(
+                node, self.nodes[node].parent, block, self.c_key(node), self.tokens + <size_t>block * self.block_size
+            )
+        self.blocks[node] = block
+
     cdef int32_t c_match(
         self, const int32_t *tokens, int32_t max_blocks, const RowKeys *keys, int32_t *blocks, int32_t *last
     ) noexcept nogil:

@@ -300,7 +300,7 @@ cdef class ResidencyTable(CacheTable):
         memcpy(self.index.tokens + to * size, self.index.tokens + block * size, size * sizeof(int32_t))
         self.pool.records[to].node = self.pool.records[block].node
         if self.pool.records[to].node != NO_NODE:
-            self.index.blocks[self.pool.records[to].node] = to
+            self.index.c_move(self.pool.records[to].node, to)
             self.pool.policy.c_set_level(to, self.pool.policy.c_level(block))
             self.pool.records[block].node = NO_NODE
         self.c_table(row)[j] = to

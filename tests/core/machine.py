@@ -41,9 +41,9 @@ class CacheMachine(RuleBasedStateMachine):
     verbs: ClassVar[dict[str, float]]  # how often each is tried
 
     @initialize(
-        num_blocks=st.sampled_from([4, 5, 6, 8, 10, 13, 20, 40]),
+        num_blocks=st.sampled_from([4, 5, 6, 8, 10, 13, 20, 30, 40, 40]),
         block_size=st.sampled_from([4, 3, 2, 5, 1]),
-        max_sequences=st.sampled_from([12, 8, 5, 2]),
+        max_sequences=st.sampled_from([12, 12, 8, 2]),
         max_length=st.sampled_from([None, None, None, 30, 9]),
         tag_bits=st.sampled_from([64, 64, 2, 0]),  # few bits: everything collides in the prefix index
         steps_in_flight=st.sampled_from([2, 1, 3]),
@@ -68,6 +68,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.weights = [
             weight * rng.choice([0.2, 1, 1, 3]) for weight in self.verbs.values()
         ]  # another mix in each run
+        self.asynchronous = rng.choice([0, 0, 0.5])  # steps whose fence is named when they are closed
         self.namespaces = rng.choice([NAMESPACES[:1], NAMESPACES])
         self.keyed = rng.choice([0, 0, 0.1, 0.3])  # prompts that get a key more
         self.model = Model(num_blocks, block_size, max_sequences, bound, self.read)

@@ -32,7 +32,7 @@ class StepMachine(CacheMachine):
         counts, starts = [len(new) for new in news], [self.model.end(sid) for sid in ids]
         paths, depths = self.paths(rng, counts, branching=rng.random() < 0.2)
         options = {"depths": depths if rng.random() < 0.5 or depths != self.paths(rng, counts, False)[1] else None}
-        options["cascade"] = rng.random() < 0.3
+        options["cascade"] = rng.random() < 0.5
         self.say("extend", ids, counts, news, options)
         if len(self.open) == self.table.steps_in_flight:
             with pytest.raises(StepBusy):
@@ -123,6 +123,8 @@ class StepMachine(CacheMachine):
     def commit(self, rng):
         if not self.open:
             return
+        if rng.random() < self.asynchronous:
+            self.cover(rng)
         opened = self.open[0]
         accepted = [list(range(len(new))) for new in opened.news]
         if chosen := opened.is_tree() or rng.random() < 0.3:

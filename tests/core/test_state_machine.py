@@ -18,12 +18,12 @@ from model import AWAY
 from pagedcache.errors import InvalidSequence, OutOfBlocks, OutOfSequences, StepClosed, StepOpen, SwappedOut
 
 VERBS = {
-    "decode": 14,  # extend, then commit or abandon
+    "decode": 18,  # extend, then commit or abandon
     "admit": 5,
     "extend": 4,
     "commit": 2,
     "abandon": 0.5,
-    "fork": 5,
+    "fork": 6,
     "reorder": 2,
     "truncate": 2,
     "release": 1,
@@ -36,10 +36,10 @@ VERBS = {
     "invalidate": 0.2,
     "swap_out": 1,
     "swap_in": 2,
-    "compact": 2,
+    "compact": 3,
     "events": 1,
     "wait": 0.3,
-    "borrow": 0.5,
+    "borrow": 1,
     "refused": 1,
 }
 
@@ -60,8 +60,9 @@ class Machine(StepMachine):
 
     def fork(self, rng):
         ids, n = self.some(rng, self.settled(), 3), rng.choice([1, 1, 1, 2, 0])
-        at = [rng.randint(row.pad, row.position) for row in (self.model.rows[s] for s in ids)]
-        where = at if rng.random() < 0.5 else None
+        rows, near = [self.model.rows[sid] for sid in ids], rng.choice([self.bs - 1, self.bs - 1, 99])
+        at = [rng.randint(max(row.pad, row.position - near), row.position) for row in rows]
+        where = at if rng.random() < 0.7 else None
         self.say("fork", ids, n, where)
         if len(ids) * n > self.model.free_rows():
             self.short = True
@@ -111,9 +112,9 @@ class Machine(StepMachine):
         self.model.cover(fence)
 
     def retire(self, rng):
-        fence = rng.choice(
-            [self.model.fence, max(0, self.model.fence - 1), max(0, self.model.fence - 2), self.model.fence + 1]
-        )
+        fence = self.model.fence + (rng.random() < 0.2)
+        if self.model.waiting and rng.random() < 0.5:
+            fence = min(self.model.waiting.values())
         self.say("retire", [], fence)
         assert self.table.retire(fence) == self.model.retire(fence)
 
@@ -149,6 +150,8 @@ class Machine(StepMachine):
         self.memory.slots.update(zip(self.memory.of_blocks(blocks), saved, strict=True))
 
     def compact(self, rng):
+        while self.open and rng.random() < 0.9:
+            self.commit(rng)
         if self.open:
             for verb in (self.table.compact, self.table.compaction):
                 with pytest.raises(StepOpen):
@@ -167,7 +170,7 @@ class Machine(StepMachine):
         self.model.borrowed = [block for block in self.model.borrowed if block not in back]
         self.say("borrow", [], back)
         assert self.pool.decref(back) == self.model.free() - before
-        n = rng.choice([0, 0, 1, 4])
+        n = rng.choice([0, 1, 4, self.model.free() // 2])
         if n <= self.model.free():
             expected = self.model.may_evict(n)
             self.model.borrow(self.pool.allocate(n).tolist())
@@ -234,9 +237,9 @@ class Machine(StepMachine):
             assert (stats.free, stats.cached, stats.published) == (self.model.num_blocks, 0, 0)
 
 
-# At most 150 runs of up to 50 rules, some 7,000 in all. PAGEDCACHE_SOAK multiplies the runs.
+# At most 220 runs of up to 50 rules, some 11,000 in all. PAGEDCACHE_SOAK multiplies the runs.
 Machine.TestCase.settings = settings(
-    max_examples=150 * int(os.environ.get("PAGEDCACHE_SOAK", "1")),
+    max_examples=220 * int(os.environ.get("PAGEDCACHE_SOAK", "1")),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
