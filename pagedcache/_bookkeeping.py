@@ -73,7 +73,7 @@ class Bookkeeping:
     # -- whole sequences --------------------------------------------------------------------------
 
     def fork(self, ids: ArrayLike, n: int = 1, at: int | ArrayLike | None = None) -> NDArray[np.int64]:
-        """`n` new sequences per id that share its blocks; see `SequenceTable.fork`."""
+        """`n` new sequences per id that share its blocks, int64 [ids, n]; see `SequenceTable.fork`."""
         with self._open():
             return self.sequences.fork(ids, n, at)
 
@@ -106,7 +106,7 @@ class Bookkeeping:
     # -- the prefix cache -------------------------------------------------------------------------
 
     def pin(self, prompts: Prompts, name: str, *, namespace: Border = None, keys: Keys = None) -> int:
-        """Keep what is published of these prompts; the number of blocks. See `SequenceTable.pin`."""
+        """Keep what is published of these prompts from eviction; the number of blocks. See `SequenceTable.pin`."""
         with self._open():
             return self.sequences.pin(prompts, name, namespace=namespace, keys=keys)
 
@@ -116,12 +116,12 @@ class Bookkeeping:
             return self.sequences.unpin(name)
 
     def evict(self, n_blocks: int) -> int:
-        """Give up as many idle cached blocks, or all; how many. See `SequenceTable.evict`."""
+        """Give up at most so many idle cached blocks; how many went. See `SequenceTable.evict`."""
         with self._open():
             return self.sequences.evict(n_blocks)
 
     def reset(self) -> int:
-        """Forget the whole prefix cache; the number of blocks. See `SequenceTable.reset`."""
+        """Forget the whole prefix cache, pins included; the number of blocks. See `SequenceTable.reset`."""
         with self._open():
             return self.sequences.reset()
 

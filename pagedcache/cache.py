@@ -55,7 +55,8 @@ class KVCache(Bookkeeping):
         Where the bytes live and attention is computed; ``pagedcache.backends.names()`` lists them.
     storage : None, "metadata" or buffers
         None: memory of the library. ``"metadata"``: none at all, where a framework owns the pool; the
-        caller then applies ``step.copies`` before layer 0. Else one ``(k, v)`` pair of arrays per plane.
+        caller then applies ``step.copies`` before layer 0. Else per plane one ``(k, v)`` pair of arrays,
+        for int8 and float8_e4m3 ``(k, v, k_scales, v_scales)``, with a row for the zero block.
     max_sequences : int
         Live sequences at a time.
     max_length : int, optional
@@ -64,7 +65,6 @@ class KVCache(Bookkeeping):
         Open steps at a time, 1 to 8; by default 1, or 2 where the backend works asynchronously.
     threads : int, optional
         Threads of the backend's kernels; the NumPy backend leaves them to BLAS and accepts only None.
-
     policy : EvictionPolicy, optional
         Which cached block gives way first: `LRU` (the default), or a `PriorityTTL`.
     events : {None, "digests", "tokens"}
@@ -74,10 +74,13 @@ class KVCache(Bookkeeping):
     ------
     UnsupportedByBackend
         The backend lacks what the spec asks for.
+    NotImplementedError
+        The spec has several layer groups or a sliding window.
 
     Notes
     -----
-    Calls from several threads are safe: they run one after the other.
+    Every token of every layer is kept: there is one group of full attention. Calls from several threads are
+    safe: they run one after the other.
 
     Examples
     --------
@@ -170,7 +173,7 @@ class KVCache(Bookkeeping):
         raise TypeError("a KVCache cannot be pickled or copied: make one per process, or fork() its sequences")
 
     def close(self) -> None:
-        """Give the memory back. Every other call raises CacheClosed from then on.
+        """Give the memory back; closing twice is harmless. Verbs raise CacheClosed from then on.
 
         Raises
         ------
@@ -191,7 +194,7 @@ class KVCache(Bookkeeping):
     # -- one step ---------------------------------------------------------------------------------
 
     def extend(self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False) -> Step:
-        """Slots for new tokens, and the copies they need, done; see `SequenceTable.extend`."""
+        """Open a step: slots for new tokens of each sequence, copies already made; see `SequenceTable.extend`."""
         with self._open():
             step = self.sequences.extend(ids, counts, depths=depths, cascade=cascade)
             if self.storage is not None and len(step.copies):
@@ -229,18 +232,42 @@ class KVCache(Bookkeeping):
         q : [tokens, q_heads, head_dim]
             Queries of the step's tokens, in step order; ``q_heads`` a multiple of the spec's kv_heads.
         k, v : [tokens, kv_heads, head_dim] and [tokens, kv_heads, v_head_dim], or both None
-            None: K/V are there already, only read.
+            None: K/V are there already, only read. Finite where the storage has scales (int8, float8_e4m3).
+            float32, float16 or bfloat16 as ml_dtypes or, in a bfloat16 cache, uint16; like q.
         step : Step
             The open step, from `extend`; or, to read only, a Step.from_arrays over this cache's storage.
         scale : float, optional
             Factor on the scores; ``head_dim ** -0.5`` by default.
-        out, lse : arrays, optional
-            Written in place: [tokens, q_heads, v_head_dim], and float32 [tokens, q_heads] natural-log sums.
+        sink_logits : float [q_heads], optional
+            The softmax's denominator gets ``exp(sink_logits[head])`` more; -inf for none.
+        softcap : float, optional
+            Scores become ``softcap * tanh(score / softcap)``.
+        alibi_slopes : float [q_heads], optional
+            Added then: ``alibi_slopes[head] * (position of the key - position of the query)``.
+        mask, mask_indptr : uint8 [bytes] and int64 [n + 1], optional
+            Which new tokens each new token sees, instead of all before it: of each sequence the bits
+            [q_len, q_len], lowest bit first, from byte ``mask_indptr[s]`` on. An empty span means causal.
+        precision : {None, "exact", "native"}
+            "native" lets a backend round q and weights to the storage type; by default what its
+            capabilities say. The NumPy backend is exact.
+        out : [tokens, q_heads, v_head_dim], optional
+            Written in place; of q's dtype or float32.
+        lse : float32 [tokens, q_heads], optional
+            Filled with the natural log of each softmax's denominator, sink logits included.
 
         Returns
         -------
         [tokens, q_heads, v_head_dim]
-            In q's dtype; 0 where a query sees no key.
+            In q's dtype (float32 where q is uint16); 0 where a query sees no key.
+
+        Raises
+        ------
+        UnsupportedByBackend
+            The backend lacks a variant or the precision.
+        ValueError, TypeError
+            Arguments that do not fit, a step of another cache, or a cache that is metadata only.
+        StepClosed
+            The step was committed or abandoned.
 
         Notes
         -----
@@ -281,7 +308,8 @@ class KVCache(Bookkeeping):
     def commit(self, step: Step, tokens: ArrayLike | None, accepted: ABCSequence[ArrayLike] | None = None) -> int:
         """Close the oldest step and publish its full blocks; see `SequenceTable.commit`.
 
-        K/V of accepted tokens moves to where the tokens stand from then on.
+        K/V of accepted tokens moves to where the tokens stand from then on; with metadata-only storage
+        the caller has moved it, as ``step.moves(accepted)`` says.
         """
         with self._open():
             if accepted is not None and self.storage is not None:
@@ -306,7 +334,10 @@ class KVCache(Bookkeeping):
             self.sequences.cover(self.backend.fence())
 
     def synchronize(self) -> int:
-        """Wait for all submitted work; the number of blocks that became usable."""
+        """Wait for all work submitted to the backend; the number of blocks that became usable.
+
+        Of work outside the backend it knows nothing: `retire` says that such work is done.
+        """
         with self._open():
             fence = self.backend.fence()
             self.backend.synchronize()
@@ -317,10 +348,23 @@ class KVCache(Bookkeeping):
     def swap_out(self, ids: ArrayLike) -> int:
         """Move the blocks that only these sequences hold into host memory; shared ones stay.
 
+        The handles are good for `swap_in` and `release` only, until they are back. What these sequences
+        have published is found as before, until its memory is wanted.
+
+        Parameters
+        ----------
+        ids : int64 [n]
+            Sequences of no open step.
+
         Returns
         -------
         int
-            Blocks that became usable now. The handles are good for `swap_in` and `release` only.
+            Blocks that became usable now.
+
+        Raises
+        ------
+        ValueError
+            The cache is metadata only: see `SequenceTable.swap_list`.
         """
         with self._open():
             if self.storage is None:
@@ -330,7 +374,7 @@ class KVCache(Bookkeeping):
             return self._swap_out(self.storage, ids, {})
 
     def swap_in(self, ids: ArrayLike) -> int:
-        """Undo `swap_out`; the number of blocks brought back. OutOfBlocks where they don't fit: nothing is changed."""
+        """Undo `swap_out`; the number of blocks filled again. OutOfBlocks where they don't fit: nothing is changed."""
         with self._open():
             if self.storage is None:
                 raise ValueError("the cache is metadata only: sequences.swap_in says where the saved bytes go")
@@ -373,7 +417,7 @@ class KVCache(Bookkeeping):
         return usable
 
     def release(self, ids: ArrayLike) -> int:
-        """Let sequences go; the number of blocks usable now for it. See `SequenceTable.release`."""
+        """Let sequences go; the number of blocks that became usable now. See `SequenceTable.release`."""
         with self._open():
             usable = self.sequences.release(ids)
             if self._swapped:
@@ -382,7 +426,11 @@ class KVCache(Bookkeeping):
             return usable
 
     def compact(self) -> int:
-        """Move blocks so that ids of a sequence run on; the number moved. See `SequenceTable.compact`."""
+        """Move blocks so that ids of a sequence run on; the number moved. See `SequenceTable.compact`.
+
+        With metadata-only storage nobody copies here: call ``sequences.compaction()``, copy what it names,
+        then ``sequences.compact(pairs)``. StepOpen while a step is open.
+        """
         with self._open():
             moved = -1
             while moved < 0:  # again, if a finalizer has changed who holds what while blocks were copied

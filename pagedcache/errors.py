@@ -12,11 +12,11 @@
     ├── StepError              (RuntimeError)
     │   ├── StepBusy                            ``steps_in_flight`` steps are open already
     │   ├── StepOpen                            not legal for a sequence that an open step names
-    │   └── StepClosed                          a closed step was used, or the wrong step closed
+    │   └── StepClosed                          a closed step was used, or not the next one was to be closed
     ├── CacheClosed            (RuntimeError)   a verb on a closed cache
     ├── ViewsOutstanding       (BufferError)    ``close()`` while arrays of the storage are in use
     ├── UnknownBackend         (LookupError)    no installed backend has this name
-    ├── UnsupportedByBackend   (ValueError)     the backend lacks what the CacheSpec asks for
+    ├── UnsupportedByBackend   (ValueError)     the backend lacks what a spec or an ``attend`` asks for
     └── UnsupportedModel       (ValueError)     a model file that the runners cannot compute
 
 Each also derives from the built-in exception in brackets, so that callers who know nothing of
@@ -66,11 +66,11 @@ class InvalidBlock(PagedCacheError, ValueError):
 
 
 class SwappedOut(PagedCacheError, RuntimeError):
-    """The sequence was swapped out; only ``swap_in``, ``release`` and ``stats`` are legal for it."""
+    """The sequence was swapped out; only ``swap_in`` and ``release`` are legal for it."""
 
 
 class PositionReleased(PagedCacheError, ValueError):
-    """The position lies before what the window has kept."""
+    """The position lies before what the window has kept; not raised yet, as no KVCache has windows."""
 
 
 class StepError(PagedCacheError, RuntimeError):
@@ -82,7 +82,7 @@ class StepBusy(StepError):
 
 
 class StepOpen(StepError):
-    """The verb is not legal for a sequence that an open step names."""
+    """The verb is not legal for a sequence that an open step names, or, for ``compact``, while any is open."""
 
 
 class StepClosed(StepError):
@@ -102,7 +102,7 @@ class UnknownBackend(PagedCacheError, LookupError):
 
 
 class UnsupportedByBackend(PagedCacheError, ValueError):
-    """The backend lacks a dtype, size or variant that the CacheSpec asks for."""
+    """The backend lacks a dtype, size, variant or precision that a CacheSpec or a call of ``attend`` asks for."""
 
 
 class UnsupportedModel(PagedCacheError, ValueError):
