@@ -1,0 +1,137 @@
+"""The verbs of KVCache that move blocks: out and back, or closer together; and the fences around all work."""
+
+import itertools
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pagedcache._bookkeeping import Bookkeeping
+from pagedcache.backends import Backend, Storage
+
+__all__ = ["Residency"]
+
+
+class Residency(Bookkeeping):
+    """Base of KVCache: which blocks are where, and which work may still read them."""
+
+    backend: Backend
+    storage: Storage | None
+    _swapped: dict[int, list[NDArray[np.uint8]]]  # handle -> records of the blocks swapped out
+
+    # -- asynchronous work ------------------------------------------------------------------------
+
+    def _cover(self) -> None:
+        """Blocks that are dropped from here on wait for the work submitted so far."""
+        if self.storage is not None and not self.backend.capabilities.synchronous:
+            self.sequences.cover(self.backend.fence())
+
+    def synchronize(self) -> int:
+        """Wait for all work submitted to the backend; the number of blocks that became usable.
+
+        Of work outside the backend it knows nothing: `retire` says that such work is done.
+        """
+        with self._open():
+            fence = self.backend.fence()
+            self.backend.synchronize()
+            return self.sequences.retire(fence)
+
+    # -- where blocks are -------------------------------------------------------------------------
+
+    def swap_out(self, ids: ArrayLike) -> int:
+        """Move the blocks that only these sequences hold into host memory; shared ones stay.
+
+        The handles are good for `swap_in` and `release` only, until they are back. What these sequences
+        have published is found as before, until its memory is wanted.
+
+        Parameters
+        ----------
+        ids : int64 [n]
+            Sequences of no open step.
+
+        Returns
+        -------
+        int
+            Blocks that became usable now.
+
+        Raises
+        ------
+        ValueError
+            The cache is metadata only: see `SequenceTable.swap_list`.
+        """
+        with self._open():
+            if self.storage is None:
+                raise ValueError(
+                    "the cache is metadata only: save what sequences.swap_list names, then sequences.swap_out"
+                )
+            return self._swap_out(self.storage, ids, {})
+
+    def swap_in(self, ids: ArrayLike) -> int:
+        """Undo `swap_out`; the number of blocks filled again. OutOfBlocks where they don't fit: nothing is changed."""
+        with self._open():
+            if self.storage is None:
+                raise ValueError("the cache is metadata only: sequences.swap_in says where the saved bytes go")
+            blocks = self.sequences.swap_in(ids)
+            handles = np.asarray(ids).tolist()
+            saved = dict(
+                zip(blocks.tolist(), itertools.chain.from_iterable(self._swapped[h] for h in handles), strict=True)
+            )
+            try:
+                first = 0
+                for handle in handles:
+                    data = self._swapped[handle]
+                    if data:
+                        self.backend.write_blocks(self.storage, blocks[first : first + len(data)], np.stack(data))
+                    first += len(data)
+                self._cover()
+            except BaseException:
+                self._cover()
+                self._swap_out(self.storage, ids, saved)
+                raise
+            for handle in handles:
+                del self._swapped[handle]
+            return len(blocks)
+
+    def _swap_out(self, storage: Storage, ids: ArrayLike, saved: dict[int, NDArray[np.uint8]]) -> int:
+        """Save the blocks that only `ids` hold, but for those whose records are `saved`, and give them up."""
+        handles = np.asarray(ids).tolist()
+        usable = -1
+        while usable < 0:  # again, if a finalizer has changed who holds what while blocks were read
+            blocks, indptr = self.sequences.swap_list(ids)
+            unsaved = [block for block in blocks.tolist() if block not in saved]
+            records = saved
+            if unsaved:
+                read = self.backend.read_blocks(storage, np.array(unsaved, np.int32))
+                records = saved | dict(zip(unsaved, read, strict=True))
+                self.synchronize()  # or the records would be used before they are there
+            usable = self.sequences.swap_out(ids, blocks)
+        for handle, (first, stop) in zip(handles, itertools.pairwise(indptr), strict=True):
+            self._swapped[handle] = [records[block] for block in blocks[first:stop].tolist()]
+        return usable
+
+    def release(self, ids: ArrayLike) -> int:
+        """Let sequences go; the number of blocks that became usable now. See `SequenceTable.release`."""
+        with self._open():
+            usable = self.sequences.release(ids)
+            if self._swapped:
+                for handle in np.asarray(ids).tolist():
+                    self._swapped.pop(handle, None)
+            return usable
+
+    def compact(self) -> int:
+        """Move blocks so that ids of a sequence run on; the number moved. See `SequenceTable.compact`.
+
+        StepOpen while a step is open; ValueError where the cache is metadata only: see `SequenceTable.compaction`.
+        """
+        with self._open():
+            if self.storage is None:
+                raise ValueError(
+                    "the cache is metadata only: copy what sequences.compaction names, then sequences.compact"
+                )
+            moved = -1
+            while moved < 0:  # again, if a finalizer has changed who holds what while blocks were copied
+                pairs = self.sequences.compaction()
+                if len(pairs):
+                    self.backend.copy_blocks(self.storage, pairs)
+                    self._cover()
+                moved = self.sequences.compact(pairs)
+            return moved
