@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Sequence as ABCSequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,24 @@ Border = Namespace | bytes | str | None
 Keys = ABCSequence[ABCSequence[Key] | None] | None
 
 
+class _Open:
+    """The cache's lock, held; CacheClosed where the cache was closed before, or while waiting for it."""
+
+    __slots__ = ("_cache", "_lock")
+
+    def __init__(self, cache: "Bookkeeping") -> None:
+        self._cache, self._lock = cache, cache._lock  # the lock of now: a forked child gets another
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._cache._closed:
+            self._lock.release()
+            raise CacheClosed("the cache is closed; make a new one")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class Bookkeeping:
     """Base of KVCache: whatever concerns the table alone."""
 
@@ -27,10 +44,8 @@ class Bookkeeping:
     _lock: threading.RLock
     _closed: bool
 
-    def _open(self) -> AbstractContextManager[Any]:
-        if self._closed:
-            raise CacheClosed("the cache is closed; make a new one")
-        return self._lock
+    def _open(self) -> "_Open":
+        return _Open(self)
 
     # -- prompts ----------------------------------------------------------------------------------
 

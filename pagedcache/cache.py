@@ -287,21 +287,25 @@ class KVCache(Residency):
                 )
             if k is not None:
                 self.backend.write(self.storage, layer, k, v, step.slots)
-            return self.backend.attend(
-                self.storage,
-                layer,
-                q,
-                step,
-                scale=scale,
-                sink_logits=sink_logits,
-                softcap=softcap,
-                alibi_slopes=alibi_slopes,
-                mask=mask,
-                mask_indptr=mask_indptr,
-                precision=precision,
-                out=out,
-                lse=lse,
-            )
+            try:
+                return self.backend.attend(
+                    self.storage,
+                    layer,
+                    q,
+                    step,
+                    scale=scale,
+                    sink_logits=sink_logits,
+                    softcap=softcap,
+                    alibi_slopes=alibi_slopes,
+                    mask=mask,
+                    mask_indptr=mask_indptr,
+                    precision=precision,
+                    out=out,
+                    lse=lse,
+                )
+            finally:
+                if step.owner is None:  # others are covered when they close
+                    self._cover()
 
     def commit(self, step: Step, tokens: ArrayLike | None, accepted: ABCSequence[ArrayLike] | None = None) -> int:
         """Close the oldest step and publish its full blocks; see `SequenceTable.commit`.

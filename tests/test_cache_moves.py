@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from kv_drive import HEADS, LAYERS, Replaced, Rows, kv_of, make_cache
+from kv_drive import HEADS, Replaced, Rows, kv_of, make_cache
 
 from pagedcache import StepClosed, StepOpen
 from pagedcache.backends import get

@@ -22,7 +22,8 @@ cdef class CacheTable(PromptTable):
     cdef bint is_naming                 # an events() call is under way
 
     cdef int32_t c_forget(self, const uint8_t *doomed) noexcept nogil
-    cdef int32_t c_forget_pins(self, namespace, bint all_of_them) except -1
+    cdef int c_forget_pins(self, namespace, bint all_of_them) except -1
+    cdef int32_t c_unpin(self, str name) except -1
     cdef object c_namespace(self, int32_t key)
     cdef int c_silence(self, int32_t row) except -1
     cdef int c_mark_path(self, int32_t node, int32_t first, int32_t[::1] root) except -1

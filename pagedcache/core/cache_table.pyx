@@ -141,14 +141,19 @@ cdef class CacheTable(PromptTable):
         KeyError
             Nothing is pinned under this name.
         """
-        cdef Pin pin
         name = "".join((name,))
         with cython.critical_section(self.pool):
             if name not in self.pins:
                 raise KeyError(f"nothing is pinned as {name!r}; pinned are {sorted(self.pins)}")
-            pin = self.pins.pop(name)
-            self.num_pinned -= pin.count
-            return pin.c_let_go()
+            return self.c_unpin(name)
+
+    cdef int32_t c_unpin(self, str name) except -1:
+        """Let a pin go, if it is there; how many blocks became usable."""
+        cdef Pin pin = self.pins.pop(name, None)
+        if pin is None:
+            return 0
+        self.num_pinned -= pin.count
+        return pin.c_let_go()
 
     def evict(self, n_blocks):
         """Give up idle cached blocks, in the order in which they would go for new content.
@@ -243,11 +248,11 @@ cdef class CacheTable(PromptTable):
         self.rows[row].num_published = 0
         return 0
 
-    cdef int32_t c_forget_pins(self, namespace, bint all_of_them) except -1:
+    cdef int c_forget_pins(self, namespace, bint all_of_them) except -1:
         cdef list names = [name for name, pin in self.pins.items() if all_of_them or pin.namespace == namespace]
         for name in names:
-            self.unpin(name)
-        return <int32_t>len(names)
+            self.c_unpin(name)      # a finalizer may have done it meanwhile
+        return 0
 
     cdef int32_t c_forget(self, const uint8_t *doomed) noexcept nogil:
         """Take nodes out of the index, all of them or the doomed ones with all that continues them; how many."""

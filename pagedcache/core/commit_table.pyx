@@ -145,6 +145,8 @@ cdef class CommitTable(StepTable):
         cdef Row *rows = self.rows
         cdef Row *entry
         cdef int32_t i, row, first, count, published = 0
+        if buffers.group.c.num_copies > 0:
+            self.pool.policy.c_tick()
         for i in range(buffers.group.c.num_copies):     # before rows that go: a source continues their blocks
             self.pool.c_decref(buffers.group.c.copies[2 * i])
         buffers.group.c.num_copies = 0

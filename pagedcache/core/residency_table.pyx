@@ -87,6 +87,7 @@ cdef class ResidencyTable(CacheTable):
                 swapped.logical = <int32_t *>(swapped + 1)
                 swapped.tokens = swapped.logical + count
                 self.rows[row].swapped = swapped
+            self.pool.policy.c_tick()
             for i in range(n):
                 usable += self.c_swap_out(self.named[i])
         return usable

@@ -97,7 +97,7 @@ cdef class StepFiller(RowTable):
                 break
             entry = &rows[row]
             start = entry.end
-            if count > max_length - start:
+            if count < 0 or count > max_length - start:     # negative: a finalizer has changed the caller's array
                 demand.wrong = i
                 demand.too_long = True
                 break

@@ -17,6 +17,7 @@ cdef class StepTable(StepFiller):
     cdef Deferred *deferred     # references given up that wait for open steps, in the order of `step`
     cdef int32_t num_deferred
     cdef int32_t room_deferred
+    cdef bint is_growing        # an extend is enlarging its buffers
 
     cdef StepBuffers c_spare(self)
     cdef Demand c_demanded(self, StepBuffers buffers, Int64s handles, Int32s counts, Int32s depths) except *

@@ -124,8 +124,12 @@ cdef class StepTable(StepFiller):
                 if self.c_has_room(buffers, &demand):
                     break
                 self.c_forgo(&demand)
-                self.c_widen(demand.width)
-                buffers.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks)
+                self.is_growing = True      # a finalizer that extends meanwhile would fill arrays that are replaced
+                try:
+                    self.c_widen(demand.width)
+                    buffers.c_fit(demand.width, demand.tokens, demand.copies, demand.blocks)
+                finally:
+                    self.is_growing = False
             self.pool.c_make_vacant(<int32_t>demand.blocks)
             self.c_fill(buffers, &demand)
             if tree is not None and demand.tokens > 0:
@@ -142,6 +146,8 @@ cdef class StepTable(StepFiller):
 
     cdef StepBuffers c_spare(self):
         """The buffers that the next step will have: those that were closed last, which show most already."""
+        if self.is_growing:
+            raise StepBusy("an extend further up this thread is making room; extend again when it has returned")
         if self.num_open == self.num_buffers:
             raise StepBusy(
                 f"{self.num_open} steps are open (steps_in_flight is {self.num_buffers}): commit or abandon one "
@@ -182,6 +188,8 @@ cdef class StepTable(StepFiller):
             raise ValueError(f"{demand.tokens} tokens are too many for one step, which counts in int32")
         if not demand.too_long:
             self.c_refuse(handles.data[i], i)
+        if self.counts[i] < 0:
+            raise ValueError(f"counts holds {self.counts[i]} at {i}; it must be 0 to {INT32_MAX}")
         end = self.rows[self.named[i]].end
         raise ValueError(
             f"{self.counts[i]} tokens at position {end} (entry {i}) make {<int64_t>end + self.counts[i]}, beyond "
