@@ -129,9 +129,13 @@ class Residency(Bookkeeping):
                 )
             moved = -1
             while moved < 0:  # again, if a finalizer has changed who holds what while blocks were copied
-                pairs = self.sequences.compaction()
-                if len(pairs):
-                    self.backend.copy_blocks(self.storage, pairs)
-                    self._cover()
+                pairs = self.sequences.begin_compaction()
+                try:
+                    if len(pairs):
+                        self.backend.copy_blocks(self.storage, pairs)
+                        self._cover()
+                except BaseException:
+                    self.sequences.cancel_compaction()
+                    raise
                 moved = self.sequences.compact(pairs)
             return moved

@@ -23,6 +23,10 @@ from pagedcache.errors import StepOpen
 cdef class ResidencyTable(CacheTable):
     """The verbs that move blocks; see SequenceTable."""
 
+    def __dealloc__(self):
+        if self.num_planned > 0:
+            self.c_cancel()
+
     def swap_list(self, ids):
         """The blocks whose bytes `swap_out` would lose; changes nothing.
 
@@ -212,6 +216,39 @@ cdef class ResidencyTable(CacheTable):
             moved = self.c_plan(&pairs[0, 0])
         return pairs.base[:moved].copy()
 
+    def begin_compaction(self):
+        """`compaction`, with its destinations held, so that nobody can be given them while bytes are copied.
+
+        They are held until `compact`, `cancel_compaction` or the next call of this.
+        """
+        cdef int32_t k
+        with cython.critical_section(self.pool):
+            self.c_require_no_step()
+            self.c_cancel()
+            self.planned = <int32_t *>malloc(<size_t>self.pool.num_blocks * 2 * sizeof(int32_t))
+            if not self.planned:
+                raise MemoryError(f"no memory to plan for {self.pool.num_blocks} blocks")
+            self.num_planned = self.c_plan(self.planned)
+            for k in range(self.num_planned):
+                self.pool.c_take_this(self.planned[2 * k + 1])
+            raw = (<char *>self.planned)[:2 * self.num_planned * sizeof(int32_t)]
+        return np.frombuffer(raw, np.int32).reshape(-1, 2)
+
+    def cancel_compaction(self):
+        """Give back what `begin_compaction` holds."""
+        with cython.critical_section(self.pool):
+            self.c_cancel()
+
+    cdef void c_cancel(self) noexcept nogil:
+        cdef int32_t k, block
+        for k in range(self.num_planned):
+            block = self.planned[2 * k + 1]
+            self.pool.records[block].refcount = 0
+            self.pool.c_put(block)
+        self.num_planned = 0
+        free(self.planned)
+        self.planned = NULL
+
     def compact(self, copied=None):
         """Renumber blocks so that block ids of a sequence run on, four at a time, as far as vacant groups reach.
 
@@ -221,7 +258,7 @@ cdef class ResidencyTable(CacheTable):
         Parameters
         ----------
         copied : int32 [m, 2], optional
-            The pairs that `compaction` named.
+            The pairs that `compaction` or `begin_compaction` named.
 
         Returns
         -------
@@ -233,6 +270,7 @@ cdef class ResidencyTable(CacheTable):
         cdef Int32s expected = None if copied is None else int32s_of(np.reshape(copied, -1), "copied")
         with cython.critical_section(self.pool):
             self.c_require_no_step()
+            self.c_cancel()
             pairs = <int32_t *>malloc(<size_t>self.pool.num_blocks * 2 * sizeof(int32_t))
             if not pairs:
                 raise MemoryError(f"no memory to plan for {self.pool.num_blocks} blocks")
@@ -307,3 +345,11 @@ cdef class ResidencyTable(CacheTable):
         self.c_table(row)[j] = to
         self.c_spoil(row, j)
         self.pool.c_decref(block)
+
+    cdef dict c_references(self):
+        """Also the destinations that a compaction holds."""
+        cdef dict references = CacheTable.c_references(self)
+        cdef int32_t k
+        for k in range(self.num_planned):
+            references[self.planned[2 * k + 1]] = references.get(self.planned[2 * k + 1], 0) + 1
+        return references

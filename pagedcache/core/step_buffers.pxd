@@ -39,6 +39,7 @@ cdef struct StepArrays:             # what all layer groups share, and what clos
 
 cdef class Buffers:
     cdef dict arrays                # the NumPy arrays that own the memory, by name
+    cdef tuple owners               # the same arrays
     cdef dict views                 # the view of each that was last asked for
 
     cdef void *c_new(self, str name, shape, dtype, int fill) except NULL

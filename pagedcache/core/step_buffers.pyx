@@ -34,6 +34,7 @@ cdef class Buffers:
         array.flags.writeable = False
         raw = array.reshape(-1).view(np.uint8)
         self.arrays[name] = array
+        self.owners = tuple(self.arrays.values())   # which the collector does not empty, as it may a dict
         self.views.pop(name, None)
         return <void *>&raw[0]
 

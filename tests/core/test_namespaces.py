@@ -194,16 +194,16 @@ def test_keys_that_come_and_go_leave_nothing_behind():
                 table.pin([[1] * 9], name, namespace=name, keys=[[salt(name, 5)]])
                 table.unpin(name)
 
-    visit(0, 200)
+    visit(0, 100)
     size = table.nbytes
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        visit(200, 1200)
+        visit(100, 600)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert grown < 30_000, "a thousand tenants of three keys would take some 500 kB"
+    assert grown < 30_000, "five hundred tenants of three keys would take some 250 kB"
     assert table.nbytes == size
     table.check()
 

@@ -259,3 +259,16 @@ def test_swapped_out_content_keeps_its_priority():
     assert table.match([[1] * 9, [2] * 9]).tolist() == [8, 0]
     table.swap_in([high])
     table.check()
+
+
+def test_blocks_are_given_up_only_if_they_are_those_that_were_saved(make):
+    """Between swap_list and swap_out others may have let go of a block, and then nobody has its bytes."""
+    table = make()
+    sid = prefill(table, range(9))
+    [[kid]] = table.fork([sid], at=4)
+    blocks, _ = table.swap_list([sid])
+    table.release([kid])
+    before = snapshot(table, sid)
+    assert table.swap_out([sid], blocks) == -1 == table.swap_out([sid], []) and snapshot(table, sid) == before
+    assert table.swap_out([sid], table.swap_list([sid])[0]) == 3
+    table.swap_in([sid])
