@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -367,3 +368,21 @@ def test_threads_serialise():
             thread.join()
         assert not failures and cache.stats().sequences == 0
         cache.check()
+
+
+def test_a_verb_that_waits_while_the_cache_is_closed_is_refused():
+    cache, outcome = make(), []
+
+    def late():
+        try:
+            outcome.append(cache.admit([[1, 2, 3]]))
+        except CacheClosed as error:
+            outcome.append(error)
+
+    with cache._lock:
+        thread = threading.Thread(target=late)
+        thread.start()
+        time.sleep(0.1)  # so that it waits for the lock
+        cache.close()
+    thread.join()
+    assert isinstance(outcome[0], CacheClosed)

@@ -1,9 +1,10 @@
 """KVCache over a backend that works asynchronously: when fences are taken and retired. DESIGN 3, 4.14."""
 
+import numpy as np
 import pytest
-from kv_drive import Rows, make_cache
+from kv_drive import DIM, HEADS, Rows, make_cache
 
-from pagedcache import OutOfBlocks
+from pagedcache import OutOfBlocks, Step
 from pagedcache.testing import DelayedBackend
 
 
@@ -166,3 +167,14 @@ def test_two_steps_in_flight_and_beams(rows):
     rows.run({ids[0]: [40], ids[1]: [41]})
     assert rows.cache.synchronize() > 0
     rows.verify()
+
+
+def test_reading_through_a_step_of_ones_own_holds_blocks_too(rows):
+    a = rows.admit(list(range(1, 12)))
+    rows.cache.synchronize()
+    step = rows.cache.extend([a], [0])
+    look = Step.from_arrays(step.block_tables.copy(), [11], [0, 1], block_size=4)
+    rows.cache.abandon(step)
+    rows.cache.synchronize()
+    rows.cache.attend(0, np.ones((1, HEADS, DIM), np.float32), None, None, look)
+    assert rows.cache.release([a]) == 0 and rows.cache.stats().waiting == 3

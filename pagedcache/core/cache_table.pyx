@@ -126,6 +126,7 @@ cdef class CacheTable(PromptTable):
             pin.count = filled
             self.num_pinned += filled
             self.pool.c_note_peak()
+            holders = None
         return filled
 
     def unpin(self, name):

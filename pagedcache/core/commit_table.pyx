@@ -58,7 +58,7 @@ cdef class CommitTable(StepTable):
             refuse_negative(given, "tokens")
         if accepted is not None:
             path, ends = step.c_accepted(accepted)
-        with cython.critical_section(self.pool):
+        with cython.critical_section(self.pool, step):
             self.c_check_commit(step, given, ends)
             buffers = step.buffers
             self.c_reserve_deferred(buffers)

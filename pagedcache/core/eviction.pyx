@@ -13,14 +13,12 @@ per verb (tick). In LRU all three do nothing.
 """
 
 cimport cython
-cimport cython
 from libc.stdint cimport int32_t
 
 from pagedcache.core.records cimport BlockRecord, ZERO_BLOCK
 
 
-@cython.no_gc       # the index refers to nothing, so that there can be no cycle
-@cython.no_gc_clear    # a table that is collected gives its blocks back, and the index says which continue which
+@cython.no_gc    # what the index refers to never refers to a policy: there is no cycle
 cdef class EvictionPolicy:
     """Base of the policies; orders the idle cached blocks of one `BlockPool`."""
 

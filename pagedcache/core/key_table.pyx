@@ -35,10 +35,11 @@ cdef class KeyTable:
         """The number of these bytes, a new one if need be. It may be swept as long as nobody holds it."""
         cdef int32_t *users
         cdef int32_t number
+        cdef tuple entry = (framed, namespace, secret)  # before looking: this may run a finalizer that numbers keys
         known = self.numbers.get(framed)
         if known is not None:
             if self.users[<int32_t>known] == 0:
-                self.entries[known] = (framed, namespace, secret)
+                self.entries[known] = entry
             return known
         if 2 * self.num_unused > len(self.numbers) + 16:
             self.c_sweep()
@@ -54,7 +55,7 @@ cdef class KeyTable:
                 self.users = users
                 self.room *= 2
             self.entries.append(None)
-        self.entries[number] = (framed, namespace, secret)
+        self.entries[number] = entry
         self.numbers[framed] = number
         self.num_unused += 1
         return number
@@ -123,14 +124,14 @@ cdef class RowKeysHolder:
             block, framed, _, stop = starts[k]
             in_border = block == 0 and namespace != b""     # only such bytes name the namespace
             self.keys.keys[k] = table.c_number(framed, namespace if in_border else b"", secret if in_border else None)
+            table.c_hold(self.keys.keys[k])
+            self.keys.count = k + 1
             if in_border and table.entries[self.keys.keys[k]][2] != secret:
                 raise ValueError(
                     f"namespace {namespace!r} is in use with another secret (or none): give each secret a name of its "
                     "own, or invalidate the namespace and release its sequences first"
                 )
             self.keys.blocks[k] = block
-            table.c_hold(self.keys.keys[k])
-            self.keys.count = k + 1
             self.keys.settled = max(self.keys.settled, stop)
 
     def __dealloc__(self):

@@ -118,6 +118,7 @@ cdef class PromptTable(CommitTable):
                 ids[i] = self.c_handle(row)
                 cached[i] = self.rows[row].position - <int32_t>prompt.pad
             self.pool.c_note_peak()
+            holders = None      # they count users, which needs the section
         return admission
 
     cdef list c_holders(self, list starts, namespace):
@@ -197,5 +198,6 @@ cdef class PromptTable(CommitTable):
                         NULL if holders is None else (<RowKeysHolder>holders[i]).keys, blocks, &last
                     )
                     cached[i] = hits * self.block_size
+            holders = None
         del scratch
         return lengths

@@ -9,7 +9,7 @@ cdef enum:
 
 
 cdef struct BlockRecord:
-    int32_t refcount    # table entries, open steps and callers that hold the block; 0 = free or idle
-    int32_t prev        # idle blocks only: neighbours in the eviction policy's list
+    int32_t refcount    # table entries, steps, pins, callers, the fence queue; 0 = vacant or cached
+    int32_t prev        # neighbours in the eviction policy's list (cached blocks) or the fence queue's
     int32_t next        #
     int32_t node        # prefix-index node that publishes the block, or NO_NODE

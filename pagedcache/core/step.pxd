@@ -14,4 +14,5 @@ cdef class Step:
     cdef object c_shared(self, str name, int32_t which)
     cdef object c_grouped(self, str name, int32_t which)
     cdef tuple c_csr(self)
+    cdef object c_diff(self)
     cdef tuple c_accepted(self, accepted)

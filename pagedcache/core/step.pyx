@@ -70,7 +70,6 @@ cdef class Step:
             row coordinate (more queries than positions).
         kv_starts, kv_pads : int32 [n], optional
             First held position, and left padding. Default: the pads, and 0.
-
         shared_prefixes : int32 [g, 3], optional
             First sequence, how many adjacent ones, and the leading blocks they share, for a cascade.
 
@@ -221,6 +220,10 @@ cdef class Step:
         A table row is the lower half of a handle. Applying each step's diff keeps a table that lives
         elsewhere, say on a device, equal to this one over every live prefix.
         """
+        with cython.critical_section(self):
+            return self.c_diff()
+
+    cdef object c_diff(self):
         cdef StepBuffers buffers = self.c_open()
         cdef const int32_t *place
         cdef int32_t *out
@@ -322,17 +325,20 @@ cdef class Step:
     @property
     def kv_indptr(self):
         """int32 [n + 1]: blocks of sequence s are kv_indices[kv_indptr[s]:kv_indptr[s + 1]]."""
-        return self.c_csr()[0]
+        with cython.critical_section(self):
+            return self.c_csr()[0]
 
     @property
     def kv_indices(self):
         """int32 [blocks]: the live prefixes of all tables, one after the other."""
-        return self.c_csr()[1]
+        with cython.critical_section(self):
+            return self.c_csr()[1]
 
     @property
     def kv_last_page_len(self):
         """int32 [n]: tokens in each sequence's last block, 1..block_size; 0 for an empty sequence."""
-        return self.c_csr()[2]
+        with cython.critical_section(self):
+            return self.c_csr()[2]
 
     cdef tuple c_csr(self):
         cdef StepBuffers buffers = self.c_open()
@@ -342,7 +348,7 @@ cdef class Step:
         if self.csr is not None:
             return self.csr
         for s in range(n):
-            total += (buffers.c.kv_lens[s] + size - 1) // size
+            total += (<int64_t>buffers.c.kv_lens[s] + size - 1) // size
         if total > INT32_MAX:
             raise ValueError(f"{total} blocks in all tables together pass int32; read block_tables instead")
         cdef int32_t[::1] indptr = np.zeros(n + 1, np.int32)
@@ -351,7 +357,7 @@ cdef class Step:
         self.c_open()       # these allocations may have run a finalizer that closed the step
         for s in range(n):
             length = buffers.c.kv_lens[s]
-            blocks = (length + size - 1) // size
+            blocks = <int32_t>((<int64_t>length + size - 1) // size)
             indptr[s + 1] = indptr[s] + blocks
             last[s] = length - (blocks - 1) * size if blocks > 0 else 0
             for j in range(blocks):

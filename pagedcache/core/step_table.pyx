@@ -204,7 +204,7 @@ cdef class StepTable(StepFiller):
         cdef StepArrays *arrays
         cdef int32_t *copies
         cdef int32_t i, row, pair, j
-        with cython.critical_section(self.pool):
+        with cython.critical_section(self.pool, step):
             self.c_require_open(step, oldest=False)
             buffers = step.buffers
             arrays = &buffers.c
@@ -247,7 +247,7 @@ cdef class StepTable(StepFiller):
             self.c_close_row(row)
 
     cdef int c_close(self, Step step) except -1:
-        """Shut the step's view; drop what waited for it."""
+        """Shut the step's view; drop what waited for it. The caller has the step's critical section too."""
         cdef StepBuffers buffers = step.buffers
         cdef int32_t k, done = 0, first = 0 if buffers.number == self.order[0] else self.num_open - 1
         self.num_open -= 1
@@ -261,8 +261,7 @@ cdef class StepTable(StepFiller):
         self.num_deferred -= done
         for k in range(self.num_deferred if done > 0 else 0):
             self.deferred[k] = self.deferred[k + done]
-        with cython.critical_section(step):
-            step.buffers = None
+        step.buffers = None
         buffers.step = None
         return 0
 
