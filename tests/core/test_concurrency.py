@@ -198,8 +198,8 @@ def test_a_finalizer_that_replaces_the_step_while_its_arrays_are_made(name):
             self.finish()
 
     for countdown in range(1, 10):
-        table = SequenceTable(BlockPool(600), 4, max_sequences=400)
-        ids = table.admit([[1]] * 400).ids
+        table = SequenceTable(BlockPool(150), 4, max_sequences=100)
+        ids = table.admit([[1]] * 100).ids
         gc.collect()
         gc.disable()
         step = table.extend(ids[:1], 1)

@@ -239,7 +239,7 @@ class Machine(StepMachine):
 
 # At most 220 runs of up to 50 rules, some 11,000 in all. PAGEDCACHE_SOAK multiplies the runs.
 Machine.TestCase.settings = settings(
-    max_examples=220 * int(os.environ.get("PAGEDCACHE_SOAK", "1")),
+    max_examples=160 * int(os.environ.get("PAGEDCACHE_SOAK", "1")),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
