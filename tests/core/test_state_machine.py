@@ -237,7 +237,7 @@ class Machine(StepMachine):
             assert (stats.free, stats.cached, stats.published) == (self.model.num_blocks, 0, 0)
 
 
-# At most 220 runs of up to 50 rules, some 11,000 in all. PAGEDCACHE_SOAK multiplies the runs.
+# At most 160 runs of up to 50 rules, some 8,000 in all. PAGEDCACHE_SOAK multiplies the runs.
 Machine.TestCase.settings = settings(
     max_examples=160 * int(os.environ.get("PAGEDCACHE_SOAK", "1")),
     stateful_step_count=50,
