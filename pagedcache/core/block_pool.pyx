@@ -30,6 +30,7 @@ from pagedcache.errors import InvalidBlock, OutOfBlocks
 
 cdef enum:
     AHEAD = 16      # records to fetch before they are needed
+    FEW = 256       # blocks whose ids find room on the stack
 
 
 cdef bint all_one(const int32_t *counts) noexcept nogil:
@@ -162,12 +163,13 @@ cdef class BlockPool(VacantBlocks):
         cdef BlockRecord *records = self.records
         self.policy.c_tick()
         while k > 0:
-            if k > AHEAD:
-                prefetch(&records[blocks[k - 1 - AHEAD]])
             if records[blocks[k - 1]].refcount > 1 and not pending:     # forks: somebody else has it too
                 k -= 1
                 records[blocks[k]].refcount -= 1
-            elif k >= GROUP and not pending and self.c_is_lone_group(blocks + k - GROUP):
+                continue
+            if k > AHEAD:
+                prefetch(&records[blocks[k - 1 - AHEAD]])
+            if k >= GROUP and not pending and self.c_is_lone_group(blocks + k - GROUP):
                 k -= GROUP
                 usable += GROUP
                 for j in range(GROUP):
@@ -319,7 +321,10 @@ cdef class BlockPool(VacantBlocks):
         cdef Int32s view = block_ids(blocks)
         cdef const int32_t *ids = view.data
         cdef int32_t n = <int32_t>view.n, i, wrong, listed = 0, usable = 0
-        cdef int32_t *idle = <int32_t *>malloc(n * sizeof(int32_t) + 1)
+        cdef int32_t few[FEW]
+        cdef int32_t *idle = &few[0]
+        if n > FEW:
+            idle = <int32_t *>malloc(n * sizeof(int32_t))
         if not idle:
             raise MemoryError(f"no memory to drop {n} blocks")
         wrong = self.c_count_down(ids, n, idle, &listed)
@@ -327,7 +332,8 @@ cdef class BlockPool(VacantBlocks):
             for i in range(wrong):
                 self.records[ids[i]].refcount += 1
                 self.callers[ids[i]] += 1
-            free(idle)
+            if n > FEW:
+                free(idle)
             raise self.c_not_a_callers(ids[wrong])
         for i in range(listed - 1, -1, -1):
             if idle[i] < 0:
@@ -335,7 +341,8 @@ cdef class BlockPool(VacantBlocks):
                 usable += GROUP
             else:
                 usable += self.c_let_go(idle[i])
-        free(idle)
+        if n > FEW:
+            free(idle)
         return usable
 
     cdef int32_t c_count_down(self, const int32_t *ids, int32_t n, int32_t *idle, int32_t *listed) noexcept nogil:
