@@ -232,10 +232,12 @@ cdef class PrefixIndex:
         cdef Int32s view = int32s_of(tokens, "tokens")
         cdef Py_ssize_t j, blocks = view.n // self.block_size
         cdef int64_t *out
-        cdef uint64_t tag = 0
+        cdef uint64_t tag = 0, mask = self.tag_mask
+        cdef pc_secret secret = self.secret
+        cdef int32_t size = self.block_size
         chained = new_int64s(blocks, &out)
         for j in range(blocks):
-            tag = self.c_next_tag(tag, view.data + j * self.block_size, 0)
+            tag = pc_block_tag(secret, tag, view.data + j * size, size) & mask
             out[j] = <int64_t>tag
         return chained.view("uint64")
 
