@@ -9,6 +9,8 @@ from drive import blocks_of, feed, position_of, prefill, snapshot
 from pagedcache.core import Step
 from pagedcache.errors import StepClosed, StepOpen
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 #        0
 #      /   \
 #     1     2

@@ -7,6 +7,8 @@ from test_bad_input import FORMS, NO_INTEGERS, REFUSED
 
 from pagedcache.errors import InvalidSequence
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 
 @pytest.fixture
 def world(make):

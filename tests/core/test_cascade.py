@@ -7,6 +7,8 @@ from drive import feed, prefill
 from pagedcache.core import Step
 from pagedcache.errors import StepClosed
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 
 def shared(table, ids, counts=1):
     """What a step over these rows says, checked against its own tables."""

@@ -9,6 +9,8 @@ from drive import blocks_of, feed, position_of, prefill, snapshot
 from pagedcache.core import BlockPool, PriorityTTL, SequenceTable
 from pagedcache.errors import StepOpen
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 
 def scatter(table, rows=2, **options):
     """Rows of 8 blocks each that lie two by two in groups 1 to 8 of a pool of 49; groups 9 to 11 are vacant."""

@@ -15,6 +15,8 @@ from drive import blocks_of, feed, position_of, prefill
 from pagedcache.core import BlockPool, SequenceTable
 from pagedcache.errors import PagedCacheError, StepClosed
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 VERBS = {
     "admit": lambda t, a, n: t.admit([np.ones(20, np.int32)]),
     "match": lambda t, a, n: t.match([np.ones(20, np.int32)]),

@@ -12,6 +12,8 @@ from pagedcache import Namespace, content, salt
 from pagedcache.core import BlockPool, EventKind, SequenceTable
 from pagedcache.digests import prompt_digests, root_digest
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 STORED, REMOVED, CLEARED = EventKind.STORED, EventKind.REMOVED, EventKind.CLEARED
 
 

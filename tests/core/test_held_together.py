@@ -16,6 +16,8 @@ from drive import prefill
 from pagedcache.core import BlockPool, PriorityTTL, SequenceTable
 from pagedcache.errors import StepBusy
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 
 def striking(act, call, last=40):
     """Run `call` again and again, `act` at its first, second, ... allocation of a container."""

@@ -13,6 +13,8 @@ from drive import prefill
 from pagedcache import Namespace, salt
 from pagedcache.core import BlockPool, SequenceTable
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 
 def test_c13_the_table_may_go_before_its_open_step():
     table = SequenceTable(BlockPool(8), 4)

@@ -6,6 +6,8 @@ from drive import feed, prefill, snapshot
 from pagedcache import salt
 from pagedcache.core import BlockPool, SequenceTable
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 
 @pytest.fixture
 def cached(make):

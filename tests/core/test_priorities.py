@@ -5,6 +5,8 @@ from drive import feed, prefill
 
 from pagedcache.core import LRU, BlockPool, PriorityTTL, SequenceTable
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 
 @pytest.fixture
 def make_levels():

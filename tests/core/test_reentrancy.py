@@ -19,6 +19,8 @@ from pagedcache import EventKind, Namespace, salt
 from pagedcache.core import BlockPool, PriorityTTL, SequenceTable
 from pagedcache.errors import PagedCacheError
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 KEYS = {"namespace": Namespace("n", secret=b"0123456789abcdef"), "keys": [[salt("s", 3)]]}
 
 

@@ -6,6 +6,8 @@ from drive import blocks_of, feed, position_of, prefill, snapshot
 from pagedcache.core import BlockPool, SequenceTable
 from pagedcache.errors import InvalidSequence, StepBusy, StepClosed, StepOpen
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
+
 
 @pytest.fixture
 def two(make):
