@@ -7,6 +7,17 @@ import pytest
 
 from pagedcache.core import BlockPool, SequenceTable
 
+# What a fixture gives is one object for all threads of a test (pytest-run-parallel); these are made to be shared.
+THREADS_MAY_SHARE = {"make", "tmp_path", "request", "driver"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test whose fixture holds a table runs in one thread: another's verbs would come between its own."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if set(getattr(item, "fixturenames", ())) - THREADS_MAY_SHARE - set(parameters):
+            item.add_marker(pytest.mark.thread_unsafe)
+
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., SequenceTable]]:
