@@ -8,6 +8,7 @@ import pytest
 
 from pagedcache.backends.protocol import Backend
 from pagedcache.spec import CacheSpec
+from pagedcache.testing._bits import bits_of
 from pagedcache.testing._mixtures import need, random_scene, random_tree, scene_or_skip
 from pagedcache.testing._stability_checks import per_sequence
 from pagedcache.testing.scenes import Scene
@@ -69,7 +70,7 @@ class CascadeChecks:
         out, lse = scene.attend()
         begin = 0
         for i, (q_len, _) in enumerate(LENGTHS):
-            bits = out[begin : begin + q_len].tobytes() + lse[begin : begin + q_len].tobytes()
+            bits = bits_of(out[begin : begin + q_len], lse[begin : begin + q_len])
             begin += q_len
             if i in (0, 8):
                 assert per_sequence(alone, [i]) == {i: bits}

@@ -8,6 +8,7 @@ import pytest
 
 from pagedcache.backends.protocol import Backend, Storage
 from pagedcache.spec import CacheSpec
+from pagedcache.testing._bits import bits_of
 from pagedcache.testing._mixtures import scene_or_skip
 from pagedcache.testing._rounding import quantised, rounded
 from pagedcache.testing._storage_checks import allocated, as_float32, as_tokens, contents, filled
@@ -115,7 +116,7 @@ class QuantisedChecks:
         records = contents(backend, nhd)
         k, v = nhd.view(1)
         pieces = (k, v, *(nhd.scales(1) or ()))
-        assert records[4, 1].tobytes() == b"".join(array[4].tobytes() for array in pieces)
+        assert bits_of(records[4, 1]) == bits_of(*(array[4] for array in pieces))
         backend.write_blocks(hnd, np.arange(1, 7), records[1:])
         np.testing.assert_array_equal(contents(backend, hnd), records)
         for left, right in zip(keys_and_scales(nhd, 0), keys_and_scales(hnd, 0), strict=True):

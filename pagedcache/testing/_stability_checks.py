@@ -8,6 +8,7 @@ import pytest
 
 from pagedcache.backends.protocol import Backend
 from pagedcache.spec import CacheSpec
+from pagedcache.testing._bits import bits_of
 from pagedcache.testing._mixtures import need, random_tree, scene_or_skip
 from pagedcache.testing.scenes import Scene, make_step
 
@@ -16,15 +17,12 @@ __all__ = ["StabilityChecks"]
 LENGTHS = [(1, 40), (7, 7), (5, 33), (0, 9), (1, 300), (2, 0), (90, 130), (1, 1), (1, 40), (18, 50)]  # (q_len, kv_len)
 
 
-def per_sequence(scene: Scene, order: list[int], **options: Any) -> dict[int, bytes]:
+def per_sequence(scene: Scene, order: list[int], **options: Any) -> dict[int, str]:
     """Bits of out and lse of every sequence of a step over these sequences."""
     out, lse = scene.attend(order, **options)
     ends = np.cumsum([scene.lengths[i][0] for i in order])
     begins = ends - [scene.lengths[i][0] for i in order]
-    return {
-        i: out[begin:end].tobytes() + lse[begin:end].tobytes()
-        for i, begin, end in zip(order, begins, ends, strict=True)
-    }
+    return {i: bits_of(out[begin:end], lse[begin:end]) for i, begin, end in zip(order, begins, ends, strict=True)}
 
 
 def varied(backend: Backend, scene: Scene) -> tuple[Scene, dict[str, Any]]:
@@ -89,7 +87,7 @@ class StabilityChecks:
         for poison in (None, byte):
             scene = scene_or_skip(backend, spec, LENGTHS, q_heads=4, starts=starts, poison=poison)
             scene, options = varied(backend, scene) if with_variants else (scene, {})
-            found.append([array.tobytes() for array in scene.attend(**options)])
+            found.append(bits_of(*scene.attend(**options)))
         assert found[0] == found[1]
 
     def test_released_entries_between_sinks_and_window(self, backend: Backend) -> None:
@@ -97,16 +95,16 @@ class StabilityChecks:
         lengths = [(1, 40), (3, 33), (1, 9)]
         options: dict[str, Any] = {"window": 8, "sink_tokens": 5}
         scene = scene_or_skip(backend, CacheSpec(1, 2, 8, block_size=4), lengths, q_heads=4)
-        expected = [array.tobytes() for array in scene.attend(**options)]
+        expected = bits_of(*scene.attend(**options))
         blocks = scene.tables[0][2:8] + scene.tables[1][2:5]
         nan = np.full((len(blocks) * 4, 2, 8), np.nan, np.float32)
         slots = (np.array(blocks)[:, None] * 4 + np.arange(4)).ravel()
         backend.write(scene.storage, 0, nan, nan, slots)
-        assert [array.tobytes() for array in scene.attend(**options)] == expected, "what no window shows was read"
+        assert bits_of(*scene.attend(**options)) == expected, "what no window shows was read"
         tables = [[*scene.tables[0][:2], *[0] * 6, *scene.tables[0][8:]]]
         tables += [[*scene.tables[1][:2], *[0] * 3, *scene.tables[1][5:]], scene.tables[2]]
         released = replace(scene, tables=tables, starts=[32, 20, 0])
-        assert [array.tobytes() for array in released.attend(**options)] == expected
+        assert bits_of(*released.attend(**options)) == expected
 
     def test_entries_that_nobody_may_read(self, backend: Backend) -> None:
         scene = scene_or_skip(backend, CacheSpec(1, 2, 8, block_size=4), [(1, 30), (3, 9)], q_heads=4, starts=[13, 0])
@@ -115,14 +113,14 @@ class StabilityChecks:
         step = make_step(tables, scene.lengths, 4, kv_starts=[13, 0])
         out = backend.attend(scene.storage, 0, scene.q(), step)
         backend.synchronize()
-        assert np.asarray(out).tobytes() == expected.tobytes()
+        assert bits_of(out) == bits_of(expected)
 
     def test_keys_that_nobody_sees(self, backend: Backend) -> None:
         scene = scene_or_skip(backend, CacheSpec(1, 2, 8, block_size=4), [(5, 30)], q_heads=4, starts=[13])
         before, _ = scene.attend()
         nan = np.full((13, 2, 8), np.nan, np.float32)
         backend.write(scene.storage, 0, nan, nan, scene.slots(0)[:13])
-        assert scene.attend()[0].tobytes() == before.tobytes()
+        assert bits_of(scene.attend()[0]) == bits_of(before)
 
     def test_blocks_elsewhere(self, backend: Backend) -> None:
         scene = scene_or_skip(backend, CacheSpec(1, 2, 8, block_size=4), [(1, 30), (9, 30)], q_heads=4)
@@ -131,4 +129,4 @@ class StabilityChecks:
         moved = scene.tables[0][2]
         backend.copy_blocks(scene.storage, [(moved, free)])
         tables = [[free if block == moved else block for block in scene.tables[0]], scene.tables[1]]
-        assert replace(scene, tables=tables).attend()[0].tobytes() == before.tobytes()
+        assert bits_of(replace(scene, tables=tables).attend()[0]) == bits_of(before)
