@@ -84,5 +84,6 @@ def test_importing_backends_imports_none_of_them():  # contract 13
     code = "import sys, pagedcache.backends; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "pagedcache.backends.protocol" in loaded
-    for absent in ("pagedcache.backends.reference", "torch", "cupy", "ml_dtypes", "importlib.metadata"):
+    ours = ("pagedcache.backends.reference", "pagedcache.backends.host")
+    for absent in (*ours, "torch", "cupy", "ml_dtypes", "importlib.metadata"):
         assert absent not in loaded

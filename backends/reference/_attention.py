@@ -5,7 +5,7 @@ For query i, key j, and the query head h that reads a KV head::
     score  = scale * q[i] . k[j]
     score  = softcap * tanh(score / softcap)                     where there is a cap
     score += alibi_slopes[h] * (position of j - position of i)   where there are slopes
-    score  = -inf                                                where i does not see j (_sight.py)
+    score  = -inf                                                where i does not see j (host/sight.py)
     out[i] = sum over j of exp(score) * v[j]  /  total
     total  = sum over j of exp(score)  +  exp(sink_logits[h])    the last where there are such
     lse[i] = log(total)
@@ -29,10 +29,10 @@ and Gimelshein, 2018). Panels, stretches and tiles follow from the sequence's ow
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends.reference._memory import Scratch
+from pagedcache.backends.host.rule import Rule
+from pagedcache.backends.host.sight import Int64, Sight
 from pagedcache.backends.reference._reader import LayerReader
-from pagedcache.backends.reference._rule import Rule
-from pagedcache.backends.reference._sight import Int64, Sight
+from pagedcache.backends.reference._scratch import Scratch
 
 __all__ = ["attend"]
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pagedcache.backends.host import moves
+from pagedcache.backends.host.arguments import output
+from pagedcache.backends.host.arguments import slots as _slots
+from pagedcache.backends.host.batch import sequences, shared_prefixes, trees
+from pagedcache.backends.host.formats import is_bfloat16, narrowed, numbers, put, widened
+from pagedcache.backends.host.quantised import quantised
+from pagedcache.backends.host.rule import chosen_precision, make_rule
+from pagedcache.backends.host.storage import HostStorage
 from pagedcache.backends.protocol import Backend, Capabilities, StepLike
-from pagedcache.backends.reference import _moves
-from pagedcache.backends.reference._arguments import output
-from pagedcache.backends.reference._arguments import slots as _slots
-from pagedcache.backends.reference._batch import sequences, shared_prefixes, trees
 from pagedcache.backends.reference._cascade import attend_batch
-from pagedcache.backends.reference._formats import is_bfloat16, narrowed, numbers, put, widened
-from pagedcache.backends.reference._memory import Scratch
 from pagedcache.backends.reference._merge import merged
-from pagedcache.backends.reference._quantised import quantised
 from pagedcache.backends.reference._reader import LayerReader
-from pagedcache.backends.reference._rule import make_rule
-from pagedcache.backends.reference._storage import NumpyStorage
+from pagedcache.backends.reference._scratch import Scratch
 from pagedcache.spec import CacheSpec
 
 __all__ = ["NumpyBackend"]
@@ -55,14 +55,12 @@ class NumpyBackend:
     def __init__(self) -> None:
         self._scratch = Scratch()
 
-    def allocate(
-        self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Any]] | None = None
-    ) -> NumpyStorage:
-        """Return a pool in own memory, all zero, or in the caller's buffers; see NumpyStorage."""
+    def allocate(self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Any]] | None = None) -> HostStorage:
+        """Return a pool in own memory, all zero, or in the caller's buffers; see HostStorage."""
         self.capabilities.require(spec)
-        return NumpyStorage(spec, num_blocks, buffers)
+        return HostStorage(spec, num_blocks, buffers)
 
-    def write(self, storage: NumpyStorage, layer: int, k: Any, v: Any, slots: Any) -> None:
+    def write(self, storage: HostStorage, layer: int, k: Any, v: Any, slots: Any) -> None:
         """Store new tokens, rounded to the storage's dtype.
 
         Parameters
@@ -87,11 +85,11 @@ class NumpyBackend:
             else:
                 rounded.append(narrowed(array, plane.dtype))
         for plane, array in zip((*planes, *storage.raw_scales(layer)), (*rounded, *scales), strict=True):
-            _moves.put_slots(plane, spec.layout, at, array)
+            moves.put_slots(plane, spec.layout, at, array)
 
     def attend(
         self,
-        storage: NumpyStorage,
+        storage: HostStorage,
         layer: int,
         q: Any,
         step: StepLike,
@@ -145,9 +143,10 @@ class NumpyBackend:
         spec = storage.spec
         queries = numbers("q", q, spec.dtype)
         tokens, q_heads, _ = _shape_of_q(queries, spec)
+        chosen_precision(self.name, precision, ["exact"])
         rule = make_rule(
             q_heads, spec.head_dim, scale=scale, window=window, sink_tokens=sink_tokens, sink_logits=sink_logits,
-            softcap=softcap, alibi_slopes=alibi_slopes, precision=precision,
+            softcap=softcap, alibi_slopes=alibi_slopes,
         )  # fmt: skip
         masks = trees(mask, mask_indptr, step.qo_indptr)
         group = spec.locate(layer)[0]
@@ -195,23 +194,23 @@ class NumpyBackend:
         put(out, mean)
         return out, lse
 
-    def copy_blocks(self, storage: NumpyStorage, pairs: Any) -> None:
+    def copy_blocks(self, storage: HostStorage, pairs: Any) -> None:
         """Copy blocks, pairs int32 [m, 2] (src, dst), in every plane; none is both src and dst."""
-        _moves.copy_blocks(storage, pairs)
+        moves.copy_blocks(storage, pairs)
 
-    def copy_slots(self, storage: NumpyStorage, src: Any, dst: Any) -> None:
+    def copy_slots(self, storage: HostStorage, src: Any, dst: Any) -> None:
         """Copy int64 slots in every plane; every source is read before a destination is written."""
-        _moves.copy_slots(storage, src, dst)
+        moves.copy_slots(storage, src, dst)
 
     def read_blocks(
-        self, storage: NumpyStorage, ids: Any, layers: Sequence[int] | None = None, into: Any = None
+        self, storage: HostStorage, ids: Any, layers: Sequence[int] | None = None, into: Any = None
     ) -> npt.NDArray[np.uint8]:
         """Return records uint8 [ids, layers, spec.record_nbytes]: K, V, K scales, V scales; always NHD."""
-        return _moves.read_blocks(storage, ids, layers, into)
+        return moves.read_blocks(storage, ids, layers, into)
 
-    def write_blocks(self, storage: NumpyStorage, ids: Any, data: Any, layers: Sequence[int] | None = None) -> None:
+    def write_blocks(self, storage: HostStorage, ids: Any, data: Any, layers: Sequence[int] | None = None) -> None:
         """Store what read_blocks returned, whatever the layout it was read from."""
-        _moves.write_blocks(storage, ids, data, layers)
+        moves.write_blocks(storage, ids, data, layers)
 
     def synchronize(self) -> None:
         """Do nothing: work is done when a call returns."""

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends.reference._formats import widened
-from pagedcache.backends.reference._memory import Scratch
-from pagedcache.backends.reference._storage import NumpyStorage
+from pagedcache.backends.host.formats import widened
+from pagedcache.backends.host.storage import HostStorage
+from pagedcache.backends.reference._scratch import Scratch
 
 __all__ = ["LayerReader"]
 
@@ -18,7 +18,7 @@ Int64 = npt.NDArray[np.int64]
 class LayerReader:
     """The K and V of one layer, read by rows of one token (NHD) or one token and head (HND)."""
 
-    def __init__(self, storage: NumpyStorage, layer: int, scratch: Scratch) -> None:
+    def __init__(self, storage: HostStorage, layer: int, scratch: Scratch) -> None:
         self.scratch = scratch
         spec = storage.spec
         self.kv_heads, self.head_dim, self.v_head_dim = spec.kv_heads, spec.head_dim, spec.v_head_dim

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pagedcache.backends.reference._formats import narrowed, numbers, widened
-from pagedcache.backends.reference._quantised import quantised
+from pagedcache.backends.host.formats import narrowed, numbers, widened
+from pagedcache.backends.host.quantised import quantised
 
 EVERY = np.arange(2**16, dtype=np.uint16)
 BFLOAT16 = np.dtype(np.uint16)

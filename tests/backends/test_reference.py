@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pagedcache import backends
-from pagedcache.backends.reference import NumpyStorage
+from pagedcache.backends.host import HostStorage
 from pagedcache.errors import UnsupportedByBackend, ViewsOutstanding
 from pagedcache.spec import CacheSpec, LayerGroup
 from pagedcache.testing import BackendConformance, make_scene, make_step
@@ -27,7 +27,7 @@ class TestNumpy(BackendConformance):
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3"])
 def test_storage_of_types_with_scales(dtype, layout):  # M10
     spec = CacheSpec(3, 3, 80, v_head_dim=64, dtype=dtype, layout=layout, block_size=7)
-    storage = NumpyStorage(spec, spec.blocks_for("1 MiB"))
+    storage = HostStorage(spec, spec.blocks_for("1 MiB"))
     plane = storage.export()[2]
     assert [array.nbytes * 3 for array in plane] == [
         (storage.num_blocks + 1) * 7 * 3 * 3 * width for width in (80, 64, 4, 4)
@@ -103,7 +103,7 @@ def test_owned_memory_goes_back_at_close(monkeypatch):  # P05, R12
         made.append(id(memory))
         return memory
 
-    monkeypatch.setattr("pagedcache.backends.reference._memory.mmap.mmap", watched)
+    monkeypatch.setattr("pagedcache.backends.host.memory.mmap.mmap", watched)
     storage = BACKEND.allocate(CacheSpec(2, 1, 8), 4)
     assert len(made) == 4
     view = storage.view(1)

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedcache.backends._step_like import StepLike
-from pagedcache.backends.reference._arguments import indices
-from pagedcache.backends.reference._rule import Rule
-from pagedcache.backends.reference._sight import Sight
+from pagedcache.backends.host.arguments import indices
+from pagedcache.backends.host.rule import Rule
+from pagedcache.backends.host.sight import Sight
 
 __all__ = ["sequences", "shared_prefixes", "trees"]
 

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from pagedcache.errors import UnsupportedByBackend
 
-__all__ = ["Rule", "make_rule"]
+__all__ = ["Rule", "chosen_precision", "make_rule"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -37,13 +38,8 @@ def make_rule(
     sink_logits: Any,
     softcap: Any,
     alibi_slopes: Any,
-    precision: Any,
 ) -> Rule:
     """Return the arguments of an attend as a Rule, or raise what is wrong with them."""
-    if precision == "native":
-        raise UnsupportedByBackend("backend 'numpy' computes with precision='exact' only, not precision='native'")
-    if precision not in (None, "exact"):
-        raise ValueError(f"precision is {precision!r}; it must be None, 'exact' or 'native'")
     factor = head_dim**-0.5 if scale is None else float(scale)
     if not math.isfinite(factor):
         raise ValueError(f"scale is {factor}; it must be finite")
@@ -59,6 +55,23 @@ def make_rule(
         None if softcap is None else float(softcap),
         None if alibi_slopes is None else _per_head("alibi_slopes", alibi_slopes, q_heads),
     )
+
+
+def chosen_precision(backend: str, asked: Any, offered: Sequence[str]) -> str:
+    """Return the precision asked for; None: the first that the backend offers for this storage.
+
+    >>> chosen_precision("numpy", None, ["exact"])
+    'exact'
+    """
+    if asked is None:
+        return offered[0]
+    if asked not in ("exact", "native"):
+        raise ValueError(f"precision is {asked!r}; it must be None, 'exact' or 'native'")
+    if asked not in offered:
+        raise UnsupportedByBackend(
+            f"backend {backend!r} computes with precision={offered[0]!r} only, not precision={asked!r}"
+        )
+    return str(asked)
 
 
 def _tokens(name: str, value: Any, least: int, hint: str) -> int:

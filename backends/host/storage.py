@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends.reference._formats import as_bits
-from pagedcache.backends.reference._memory import zeros
+from pagedcache.backends.host.formats import as_bits
+from pagedcache.backends.host.memory import zeros
 from pagedcache.errors import CacheClosed, ViewsOutstanding
 from pagedcache.spec import CacheSpec
 
-__all__ = ["NumpyStorage"]
+__all__ = ["HostStorage"]
 
 Plane = tuple[npt.NDArray[Any], ...]  # K, V and, for int8 and fp8, K scales, V scales
 
 
-class NumpyStorage:
+class HostStorage:
     """K and V of every block in NumPy arrays: per plane one K and one V array, and their scales.
 
     Parameters
@@ -41,7 +41,7 @@ class NumpyStorage:
 
     Examples
     --------
-    >>> storage = NumpyStorage(CacheSpec(layers=2, kv_heads=3, head_dim=5, block_size=4), num_blocks=7)
+    >>> storage = HostStorage(CacheSpec(layers=2, kv_heads=3, head_dim=5, block_size=4), num_blocks=7)
     >>> storage.view(1)[0].shape, storage.nbytes
     ((8, 4, 3, 5), 7680)
     """
@@ -61,13 +61,13 @@ class NumpyStorage:
 
     @property
     def planes(self) -> list[Plane]:
-        """The arrays themselves, for this backend only; CacheClosed after close()."""
+        """The arrays themselves, for the backend only; CacheClosed after close()."""
         if not self._planes:
             raise CacheClosed("the storage was closed")
         return self._planes
 
     def raw(self, layer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """K and V of a layer as this backend computes with them: bfloat16 as uint16, fp8 as uint8."""
+        """K and V of a layer as backends compute with them: bfloat16 as uint16, fp8 as uint8."""
         key, value, *_ = self.planes[self.spec.locate(layer)[1]]
         return as_bits(key), as_bits(value)
 

@@ -1,9 +1,9 @@
 """float32, float16 and bfloat16 arrays, and the way between them.
 
-NumPy has neither bfloat16 nor fp8. Inside this backend such values are uint16 arrays that hold the
-upper half of a float32, and uint8 arrays that hold an e4m3 number; at its border they may also be
+NumPy has neither bfloat16 nor fp8. Inside the backends such values are uint16 arrays that hold the
+upper half of a float32, and uint8 arrays that hold an e4m3 number; at their border they may also be
 ml_dtypes arrays. All rounding is to nearest, ties to even, and overflow gives infinity without a
-warning, as on every other backend. What is stored with scales is rounded in ``_quantised``.
+warning, on every backend. What is stored with scales is rounded in ``quantised``.
 """
 
 from typing import Any

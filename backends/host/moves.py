@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends.reference._arguments import block_ids, indices, slots
-from pagedcache.backends.reference._storage import NumpyStorage
+from pagedcache.backends.host.arguments import block_ids, indices, slots
+from pagedcache.backends.host.storage import HostStorage
 
 __all__ = ["copy_blocks", "copy_slots", "read_blocks", "write_blocks"]
 
 Bytes = npt.NDArray[np.uint8]
 
 
-def copy_blocks(storage: NumpyStorage, pairs: Any) -> None:
+def copy_blocks(storage: HostStorage, pairs: Any) -> None:
     """Copy blocks in every plane."""
     array = indices("pairs", pairs if len(pairs) else np.empty((0, 2), np.int64), ndim=2)
     if array.shape[1] != 2:
@@ -29,7 +29,7 @@ def copy_blocks(storage: NumpyStorage, pairs: Any) -> None:
             kind[dst] = kind[src]
 
 
-def copy_slots(storage: NumpyStorage, src: Any, dst: Any) -> None:
+def copy_slots(storage: HostStorage, src: Any, dst: Any) -> None:
     """Copy slots in every plane, as if all were read before any is written."""
     spec = storage.spec
     sources = slots("src", src, storage.num_blocks, spec.block_size, distinct=False)
@@ -58,7 +58,7 @@ def put_slots(array: npt.NDArray[Any], layout: str, at: npt.NDArray[np.int64], v
         array[block, :, offset] = values
 
 
-def read_blocks(storage: NumpyStorage, ids: Any, layers: Sequence[int] | None, into: Any) -> Bytes:
+def read_blocks(storage: HostStorage, ids: Any, layers: Sequence[int] | None, into: Any) -> Bytes:
     """Return blocks as records, uint8 [ids, layers, record]."""
     wanted = block_ids("ids", ids, storage.num_blocks, writing=False)
     numbers = _layers(storage, layers)
@@ -73,7 +73,7 @@ def read_blocks(storage: NumpyStorage, ids: Any, layers: Sequence[int] | None, i
     return records
 
 
-def write_blocks(storage: NumpyStorage, ids: Any, data: Any, layers: Sequence[int] | None) -> None:
+def write_blocks(storage: HostStorage, ids: Any, data: Any, layers: Sequence[int] | None) -> None:
     """Write records that read_blocks returned."""
     targets = block_ids("ids", ids, storage.num_blocks, writing=True)
     numbers = _layers(storage, layers)
@@ -90,16 +90,16 @@ def write_blocks(storage: NumpyStorage, ids: Any, data: Any, layers: Sequence[in
             begin += width
 
 
-def _kinds(storage: NumpyStorage, layer: int) -> tuple[npt.NDArray[Any], ...]:
+def _kinds(storage: HostStorage, layer: int) -> tuple[npt.NDArray[Any], ...]:
     return storage.planes[storage.spec.locate(layer)[1]]
 
 
-def _nhd(blocks: npt.NDArray[Any], storage: NumpyStorage) -> npt.NDArray[Any]:
+def _nhd(blocks: npt.NDArray[Any], storage: HostStorage) -> npt.NDArray[Any]:
     """Turn blocks of the storage's layout into NHD, or NHD into the storage's layout."""
     return blocks if storage.spec.layout == "NHD" else blocks.swapaxes(1, 2)
 
 
-def _layers(storage: NumpyStorage, layers: Sequence[int] | None) -> list[int]:
+def _layers(storage: HostStorage, layers: Sequence[int] | None) -> list[int]:
     if layers is None:
         return list(range(storage.spec.layers))
     numbers: list[int] = indices("layers", layers).tolist()
@@ -111,7 +111,7 @@ def _layers(storage: NumpyStorage, layers: Sequence[int] | None) -> list[int]:
 
 
 def _records(
-    name: str, array: Any, storage: NumpyStorage, blocks: int, layers: list[int], *, written: bool = True
+    name: str, array: Any, storage: HostStorage, blocks: int, layers: list[int], *, written: bool = True
 ) -> Bytes:
     sizes = {storage.spec.record_nbytes(layer) for layer in layers} or {0}
     shape = (blocks, len(layers), sizes.pop())
