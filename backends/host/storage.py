@@ -37,7 +37,7 @@ class HostStorage:
     ValueError, TypeError
         Buffers that do not fit; the message says which and how.
     MemoryError
-        The system refuses that much memory.
+        The system refuses that much memory; the message says how much was asked for.
 
     Examples
     --------
@@ -54,10 +54,8 @@ class HostStorage:
         self.nbytes = spec.pool_nbytes(num_blocks)
         self._loans: weakref.WeakSet[_Loan] = weakref.WeakSet()
         self.owned = buffers is None  # whether the memory is this storage's own
-        if buffers is None:
-            self._planes = [tuple(zeros(shape, dtype) for _, shape, dtype in self._kinds()) for _ in range(spec.planes)]
-        else:
-            self._planes = self._taken(buffers)
+        self._planes = self._made() if buffers is None else self._taken(buffers)
+        self._changed()
 
     @property
     def planes(self) -> list[Plane]:
@@ -104,6 +102,7 @@ class HostStorage:
         _ = self.planes  # a closed storage stays closed
         self._refuse_if_lent()
         self._planes = self._taken(buffers)
+        self._changed()
 
     def close(self) -> None:
         """Give the memory back; closing twice is harmless.
@@ -115,6 +114,10 @@ class HostStorage:
         """
         self._refuse_if_lent()
         self._planes = []
+        self._changed()
+
+    def _changed(self) -> None:
+        """Do nothing; a subclass that keeps addresses of ``_planes`` (none after close) renews them here."""
 
     def _lent(self, array: npt.NDArray[Any], writable: bool) -> npt.NDArray[Any]:
         loan = _Loan(array, writable)
@@ -133,6 +136,19 @@ class HostStorage:
         if self.spec.has_scales:
             yield "K scales", self.spec.scale_shape(self.num_blocks), self.spec.scale_dtype
             yield "V scales", self.spec.scale_shape(self.num_blocks), self.spec.scale_dtype
+
+    def _made(self) -> list[Plane]:
+        planes: list[Plane] = []
+        try:
+            for _ in range(self.spec.planes):
+                planes.append(tuple(zeros(shape, dtype) for _, shape, dtype in self._kinds()))
+        except MemoryError as error:
+            planes.clear()  # the traceback would keep them, and a caller could not try with less
+            raise MemoryError(
+                f"no memory for a pool of {self.nbytes} bytes ({self.num_blocks} blocks): {error}; "
+                "ask for fewer blocks, or raise the limit (ulimit -v)"
+            ) from error
+        return planes
 
     def _taken(self, buffers: Sequence[Sequence[Any]]) -> list[Plane]:
         if len(buffers) != self.spec.planes:

@@ -1,16 +1,12 @@
 """Backend "numpy" passes the suite, and keeps the promises that are its own."""
 
-import mmap
-import os
-import signal
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pagedcache import backends
-from pagedcache.backends.host import HostStorage
-from pagedcache.errors import UnsupportedByBackend, ViewsOutstanding
+from pagedcache.errors import UnsupportedByBackend
 from pagedcache.spec import CacheSpec, LayerGroup
 from pagedcache.testing import BackendConformance, make_scene, make_step
 
@@ -21,19 +17,6 @@ class TestNumpy(BackendConformance):
     @pytest.fixture
     def backend(self):
         return BACKEND
-
-
-@pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3"])
-def test_storage_of_types_with_scales(dtype, layout):  # M10
-    spec = CacheSpec(3, 3, 80, v_head_dim=64, dtype=dtype, layout=layout, block_size=7)
-    storage = HostStorage(spec, spec.blocks_for("1 MiB"))
-    plane = storage.export()[2]
-    assert [array.nbytes * 3 for array in plane] == [
-        (storage.num_blocks + 1) * 7 * 3 * 3 * width for width in (80, 64, 4, 4)
-    ]
-    assert sum(array.nbytes for plane in storage.export() for array in plane) == storage.nbytes <= 2**20
-    assert [array.shape for array in storage.scales(2)] == [spec.scale_shape(storage.num_blocks)] * 2
 
 
 def test_what_is_lacking_is_refused_at_allocation():
@@ -58,60 +41,6 @@ def test_a_layer_reads_the_tables_of_its_own_group():
     swapped = BACKEND.attend(first.storage, 2, first.q(), both)
     expected = make_step(first.tables[::-1], first.lengths, 16)
     np.testing.assert_array_equal(swapped[:1], BACKEND.attend(first.storage, 0, first.q(), expected)[:1])
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")
-def test_memory_is_touched_only_by_use():  # M15
-    def resident():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * mmap.PAGESIZE
-
-    before = resident()
-    storage = BACKEND.allocate(CacheSpec(2, 8, 128), 8000)
-    assert storage.nbytes > 2**30
-    BACKEND.write(storage, 0, np.ones((1, 8, 128), np.float32), np.ones((1, 8, 128), np.float32), [2**16])
-    assert storage.view(0)[0][2**12, 0, 0, 0] == 1
-    assert resident() - before < 2**26
-
-
-def test_more_memory_than_there_can_be():  # R14
-    with pytest.raises(MemoryError, match=r"bytes.*fewer blocks"):
-        BACKEND.allocate(CacheSpec(1, 2**10, 2**10, block_size=1024), 2**31 - 2)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_forked_child_has_its_own_copy():
-    storage = BACKEND.allocate(CacheSpec(1, 1, 1), 4)
-    if (child := os.fork()) == 0:
-        signal.alarm(30)  # a child that hangs fails the test, not the run
-        storage.view(0)[0][...] = 1
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert not storage.view(0)[0].any()
-
-
-def test_owned_memory_goes_back_at_close(monkeypatch):  # P05, R12
-    made = []
-
-    class Watched(mmap.mmap):
-        def __del__(self):
-            made.remove(id(self))
-
-    def watched(*args, **options):
-        memory = Watched(*args, **options)
-        made.append(id(memory))
-        return memory
-
-    monkeypatch.setattr("pagedcache.backends.host.memory.mmap.mmap", watched)
-    storage = BACKEND.allocate(CacheSpec(2, 1, 8), 4)
-    assert len(made) == 4
-    view = storage.view(1)
-    with pytest.raises(ViewsOutstanding, match="2 arrays"):
-        storage.close()
-    del view
-    storage.close()
-    assert made == []
 
 
 @pytest.mark.parametrize(("given", "wanted"), [(np.float32, np.float32), (np.float16, np.float16), (">f4", np.float32)])
