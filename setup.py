@@ -25,6 +25,8 @@ DIRECTIVES = {
 }
 # No -march: one wheel runs on every processor. Without -g0 the modules are mostly debug information.
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-Wno-array-bounds"]
+# The kernels unroll and vectorise by hand; more of it by the compiler makes them larger, not faster.
+KERNEL_FLAGS = ["-O2", "-fno-trapping-math", "-Wno-psabi", "-std=gnu11"]
 
 
 class Tee(io.StringIO):
@@ -40,15 +42,16 @@ class Tee(io.StringIO):
 
 
 def extension(pyx: Path) -> Extension:
-    """Describe the extension module of one ``.pyx`` file."""
-    here = pyx.parent
+    """Describe the extension module of one ``.pyx`` file, and of the C in a folder ``csrc`` beside it."""
+    here, csrc = pyx.parent, pyx.parent / "csrc"
     return Extension(
         ".".join(pyx.with_suffix("").parts),
-        [str(pyx)],
-        include_dirs=[str(here), numpy.get_include()],
+        [str(pyx), *(str(p) for p in sorted(csrc.glob("*.c")))],
+        include_dirs=[str(here), str(csrc), numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        depends=[str(p) for pattern in ("*.pxd", "*.h") for p in sorted(here.glob(pattern))],  # others rebuild nothing
-        extra_compile_args=FLAGS,
+        depends=[str(p) for d in (here, csrc) for pattern in ("*.pxd", "*.h") for p in sorted(d.glob(pattern))],
+        extra_compile_args=FLAGS + (KERNEL_FLAGS if csrc.is_dir() else []),
+        extra_link_args=["-pthread"] if csrc.is_dir() else [],
     )
 
 
@@ -79,5 +82,10 @@ setup(
     include_package_data=False,  # or the wheel would carry whatever the sdist does
     package_data={"": ["*.pyi", "*.pxd", "*.h"], "pagedcache": ["py.typed"]},
     options={"build_ext": {"parallel": os.cpu_count()}},
-    ext_modules=cythonize_strictly([extension(pyx) for pyx in sorted(Path("pagedcache").glob("*/*.pyx"))]),
+    ext_modules=cythonize_strictly(
+        [
+            extension(pyx)
+            for pyx in sorted([*Path("pagedcache").glob("core/*.pyx"), *Path("pagedcache/backends").glob("*/*.pyx")])
+        ]
+    ),
 )

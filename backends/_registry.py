@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["get", "names"]
 
 GROUP = "pagedcache.backends"
-BUILT_IN = {"numpy": "pagedcache.backends.reference:NumpyBackend"}  # found without an installed package too
+BUILT_IN = {  # found without an installed package too
+    "cpu": "pagedcache.backends.cpu:CpuBackend",
+    "numpy": "pagedcache.backends.reference:NumpyBackend",
+}
 
 
 def names() -> list[str]:

@@ -11,12 +11,12 @@ from pagedcache.backends.host.arguments import output
 from pagedcache.backends.host.arguments import slots as _slots
 from pagedcache.backends.host.batch import sequences, shared_prefixes, trees
 from pagedcache.backends.host.formats import is_bfloat16, narrowed, numbers, put, widened
+from pagedcache.backends.host.merge import merged
 from pagedcache.backends.host.quantised import quantised
 from pagedcache.backends.host.rule import chosen_precision, make_rule
 from pagedcache.backends.host.storage import HostStorage
 from pagedcache.backends.protocol import Backend, Capabilities, StepLike
 from pagedcache.backends.reference._cascade import attend_batch
-from pagedcache.backends.reference._merge import merged
 from pagedcache.backends.reference._reader import LayerReader
 from pagedcache.backends.reference._scratch import Scratch
 from pagedcache.spec import CacheSpec

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from pagedcache.backends.host.merge import merged
 from pagedcache.backends.host.rule import Rule
 from pagedcache.backends.host.sight import Sight
 from pagedcache.backends.reference._attention import attend
-from pagedcache.backends.reference._merge import merged
 from pagedcache.backends.reference._reader import LayerReader
 
 __all__ = ["attend_batch"]

@@ -1,0 +1,277 @@
+"""The kernels of csrc/ for Python: which instruction set runs, layers, plans, attention, stores.
+
+What is checked here is what C must be able to rely on, as fast as can be. Whatever fails is checked
+again by ``pagedcache.backends.host``, which says in words what is wrong.
+"""
+
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+
+import os
+
+import numpy as np
+
+cimport numpy as cnp
+
+cnp.import_array()
+
+cdef double LOG2E = 1.4426950408889634
+
+# -- the instruction set ------------------------------------------------------------------------------
+
+cdef const pc_kernels *active = NULL
+
+
+def compiled():
+    """Names of the instruction sets that were compiled in, worst first."""
+    names = []
+    while pc_kernels_at(len(names)) != NULL:
+        names.append(pc_kernels_at(len(names)).name.decode())
+    return tuple(names)
+
+
+def supported():
+    """Those of them that this processor and system can run."""
+    return tuple(name for name in compiled() if pc_cpu_supports(name.encode()))
+
+
+def current():
+    """The one that runs."""
+    return active.name.decode()
+
+
+def use(name):
+    """Run this one from here on; ValueError for what cannot run here."""
+    global active
+    if name not in supported():
+        why = "this processor cannot run it" if name in compiled() else "there is none of that name"
+        raise ValueError(
+            f"instruction set {name!r}: {why}; compiled are {', '.join(compiled())}, "
+            f"and here can run {', '.join(supported())}"
+        )
+    active = pc_kernels_at(compiled().index(name))
+
+
+def has_native():
+    """Whether bfloat16 is multiplied as it is, with q and weights rounded to it."""
+    return active.has_native != 0
+
+
+# -- layers ---------------------------------------------------------------------------------------------
+
+cdef dict NUMBERS = {"float32": PC_F32, "float16": PC_F16, "bfloat16": PC_BF16, "int8": PC_I8, "float8_e4m3": PC_E4M3}
+
+
+cdef pc_plane plane_of(cnp.ndarray array, cnp.ndarray scales, bint hnd, int32_t dtype):
+    cdef pc_plane plane
+    plane.data = <char *>cnp.PyArray_DATA(array)
+    plane.block = array.strides[0]
+    plane.token = array.strides[2 if hnd else 1]
+    plane.head = array.strides[1 if hnd else 2]
+    plane.width = <int32_t>array.shape[3]
+    plane.dtype = dtype
+    plane.scales = NULL
+    plane.scale_block = plane.scale_token = plane.scale_head = 0
+    if scales is not None:
+        plane.scales = <float *>cnp.PyArray_DATA(scales)
+        plane.scale_block = scales.strides[0] // 4
+        plane.scale_token = scales.strides[2 if hnd else 1] // 4
+        plane.scale_head = scales.strides[1 if hnd else 2] // 4
+    return plane
+
+
+cdef class Layer:
+    """Where K and V of a layer are: the arrays of one plane, held for as long as this lives."""
+
+    def __init__(self, spec, num_blocks, arrays):
+        cdef tuple kept = tuple(arrays)
+        scales = kept[2:] if len(kept) == 4 else (None, None)
+        self.arrays = kept
+        self.hnd = spec.layout == "HND"
+        self.k = plane_of(kept[0], scales[0], self.hnd, NUMBERS[spec.dtype])
+        self.v = plane_of(kept[1], scales[1], self.hnd, NUMBERS[spec.dtype])
+        self.block_size, self.num_blocks, self.kv_heads = spec.block_size, num_blocks, spec.kv_heads
+
+
+# -- plans ------------------------------------------------------------------------------------------------
+
+cdef cnp.ndarray int32s(values, int ndim):
+    """A compact int32 array of so many axes, or None where the values are not such numbers."""
+    array = np.asarray(values)
+    if array.dtype != np.int32:
+        if array.dtype.kind not in "iu" or (array.size and not -2**31 <= int(array.min()) <= int(array.max()) < 2**31):
+            return None
+        array = array.astype(np.int32)
+    return np.ascontiguousarray(array) if array.ndim == ndim else None
+
+
+cdef class Plan:
+    """The work of a step, cut into pieces; None from `make` where the step's arrays cannot be right."""
+
+    def __dealloc__(self):
+        pc_plan_free(&self.c)
+
+    @staticmethod
+    def make(Layer layer, step, group, int32_t tokens, int32_t q_group, window, sink_tokens, mask, mask_indptr):
+        cdef pc_step given
+        cdef Plan plan = Plan.__new__(Plan)
+        cdef int32_t kv_heads = layer.kv_heads
+        cdef int status
+        own = step.groups[group] if group else step
+        indptr, lens, pads, starts = (
+            int32s(array, 1) for array in (step.qo_indptr, step.kv_lens, step.kv_pads, own.kv_starts)
+        )
+        tables = own.block_tables
+        if not (isinstance(tables, np.ndarray) and tables.dtype == np.int32 and tables.ndim == 2
+                and tables.strides[1] == 4 and tables.strides[0] % 4 == 0):
+            tables = int32s(tables, 2)
+        positions = np.ascontiguousarray(step.positions, np.int64)
+        shared = step.shared_prefixes
+        shared = None if shared is None or not len(shared) else int32s(shared, 2)
+        if any(array is None for array in (indptr, lens, pads, starts, tables)):
+            return None
+        n = len(lens)
+        if len(pads) != n or len(starts) != n or len(indptr) != n + 1 or len(tables) != n or positions.shape != (tokens,):
+            return None
+        if step.block_size != layer.block_size or (step.shared_prefixes is not None and len(step.shared_prefixes)
+                                                   and (shared is None or shared.shape[1] != 3)):
+            return None
+        given.num_sequences, given.num_tokens, given.width = n, tokens, tables.shape[1]
+        given.block_size, given.num_blocks = layer.block_size, layer.num_blocks
+        given.stride = tables.strides[0] // 4
+        given.block_tables = <const int32_t *>cnp.PyArray_DATA(tables)
+        given.qo_indptr = <const int32_t *>cnp.PyArray_DATA(indptr)
+        given.kv_lens = <const int32_t *>cnp.PyArray_DATA(lens)
+        given.kv_pads = <const int32_t *>cnp.PyArray_DATA(pads)
+        given.kv_starts = <const int32_t *>cnp.PyArray_DATA(starts)
+        given.positions = <const int64_t *>cnp.PyArray_DATA(positions)
+        given.mask, given.mask_indptr, given.shared, given.num_shared = NULL, NULL, NULL, 0
+        if mask is not None:
+            if mask_indptr is None or not isinstance(mask, np.ndarray) or mask.dtype != np.uint8 or mask.ndim != 1:
+                return None
+            mask = np.ascontiguousarray(mask)
+            mask_indptr = np.asarray(mask_indptr)
+            if mask_indptr.dtype.kind not in "iu" or mask_indptr.shape != (n + 1,):
+                return None
+            mask_indptr = np.ascontiguousarray(mask_indptr, np.int64)
+            if mask_indptr[0] != 0 or mask_indptr[n] != mask.size:
+                return None
+            given.mask = <const uint8_t *>cnp.PyArray_DATA(mask)
+            given.mask_indptr = <const int64_t *>cnp.PyArray_DATA(mask_indptr)
+        elif mask_indptr is not None:
+            return None
+        if shared is not None:
+            given.shared, given.num_shared = <const int32_t *>cnp.PyArray_DATA(shared), len(shared)
+        given.window = INT32_MAX if window is None else min(window, INT32_MAX)
+        given.sink_tokens = sink_tokens
+        plan.arrays = (tables, positions)
+        with nogil:
+            status = pc_plan_make(&plan.c, &given, kv_heads, q_group)
+        if status == PC_NO_MEMORY:
+            raise MemoryError(f"no memory for the plan of a step of {n} sequences and {tokens} tokens")
+        return plan if status == PC_OK else None
+
+
+# -- attention ----------------------------------------------------------------------------------------------
+
+cdef int32_t number_of(array) except -1:
+    """The number type of an array that came out of formats.numbers; 23 is NumPy's float16."""
+    cdef int kind = cnp.PyArray_TYPE(array)
+    return PC_F32 if kind == cnp.NPY_FLOAT else PC_F16 if kind == 23 else PC_BF16
+
+
+cdef pc_rows rows_of(array):
+    cdef pc_rows rows
+    rows.data = <char *>cnp.PyArray_DATA(array)
+    rows.heads, rows.width = <int32_t>array.shape[1], <int32_t>array.shape[2]
+    rows.dtype = number_of(array)
+    return rows
+
+
+def attend(Layer layer, Plan plan, q, out, lse, double scale, softcap, slopes, sink_logits, bint native, int32_t threads):
+    """Fill `out`, and `lse` where given. Arrays are compact; slopes and sink_logits float32 [q_heads] or None."""
+    cdef pc_job job
+    cdef int status
+    cdef cnp.ndarray kept_slopes, kept_sinks
+    job.k, job.v = layer.k, layer.v
+    job.q, job.out = rows_of(q), rows_of(out)
+    job.lse = NULL if lse is None else <float *>cnp.PyArray_DATA(lse)
+    job.block_size, job.kv_heads, job.group = layer.block_size, layer.kv_heads, job.q.heads // layer.kv_heads
+    job.rule.scale, job.rule.cap = <float>(scale * LOG2E), 0
+    job.rule.slopes = job.rule.sink_logits = NULL
+    job.rule.native = native
+    if softcap is not None:
+        job.rule.scale, job.rule.cap = <float>(scale / <double>softcap), <float>(<double>softcap * LOG2E)
+    if slopes is not None:
+        kept_slopes = slopes * np.float32(LOG2E)
+        job.rule.slopes = <const float *>cnp.PyArray_DATA(kept_slopes)
+    if sink_logits is not None:
+        kept_sinks = sink_logits * np.float32(LOG2E)
+        job.rule.sink_logits = <const float *>cnp.PyArray_DATA(kept_sinks)
+    with nogil:
+        status = pc_attend(active, &job, &plan.c, threads)
+    if status == PC_NO_MEMORY:
+        raise MemoryError(f"no memory for the partial results of {plan.c.num_tokens} queries")
+
+
+# -- stores and copies -----------------------------------------------------------------------------------------
+
+def are_slots(Layer layer, slots):
+    """Whether this is a compact int64 array of slots in usable blocks."""
+    cdef const int64_t *at
+    cdef int64_t i, n, low = layer.block_size, high = (<int64_t>layer.num_blocks + 1) * layer.block_size
+    cdef bint wrong = False
+    if not (isinstance(slots, np.ndarray) and cnp.PyArray_TYPE(slots) == cnp.NPY_INT64 and slots.ndim == 1
+            and cnp.PyArray_IS_C_CONTIGUOUS(slots) and cnp.PyArray_ISNOTSWAPPED(slots)):
+        return False
+    at, n = <const int64_t *>cnp.PyArray_DATA(slots), slots.shape[0]
+    with nogil:
+        for i in range(n):
+            wrong |= at[i] < low or at[i] >= high
+    return not wrong
+
+
+def are_finite(array):
+    """Whether a compact array of floats holds neither infinities nor NaN."""
+    cdef int32_t dtype = number_of(array), finite
+    cdef const void *data = cnp.PyArray_DATA(array)
+    cdef int64_t n = array.size
+    with nogil:
+        finite = active.finite(dtype, data, n)
+    return finite != 0
+
+
+def store(Layer layer, k, v, slots, int32_t threads):
+    """Store new tokens; all arrays are compact, and the slots were checked."""
+    cdef pc_rows k_rows = rows_of(k), v_rows = rows_of(v)
+    cdef const int64_t *at = <const int64_t *>cnp.PyArray_DATA(slots)
+    cdef int64_t n = slots.shape[0]
+    with nogil:
+        pc_store(active, &layer.k, &k_rows, layer.block_size, at, n, threads)
+        pc_store(active, &layer.v, &v_rows, layer.block_size, at, n, threads)
+
+
+def copy_rows(src, from_rows, dst, to_rows, int64_t nbytes, int32_t threads):
+    """Copy the first `nbytes` of rows from_rows of `src` to rows to_rows of `dst`; int64 indices, or None: in order."""
+    cdef const char *source = <const char *>cnp.PyArray_DATA(src)
+    cdef char *target = <char *>cnp.PyArray_DATA(dst)
+    cdef int64_t src_stride = src.strides[0], dst_stride = dst.strides[0]
+    cdef int64_t n = len(to_rows) if to_rows is not None else len(from_rows)
+    cdef const int64_t *taken = NULL
+    cdef const int64_t *put = NULL
+    if from_rows is not None:
+        taken = <const int64_t *>cnp.PyArray_DATA(from_rows)
+    if to_rows is not None:
+        put = <const int64_t *>cnp.PyArray_DATA(to_rows)
+    with nogil:
+        pc_copy(source, src_stride, taken, target, dst_stride, put, nbytes, n, threads)
+
+
+def _chosen():
+    names = supported()
+    try:
+        use(os.environ.get("PAGEDCACHE_ISA") or names[len(names) - 1])
+    except ValueError as error:
+        raise ImportError(f"PAGEDCACHE_ISA: {error}") from None
+
+
+_chosen()

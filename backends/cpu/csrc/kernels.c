@@ -1,0 +1,88 @@
+/* Compiles the kernels once per instruction set, in this one translation unit, so that the build
+ * needs no flags per file. Headers come first: nothing of theirs may be compiled for a target. */
+#include "kernels.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#define PC_X86 1
+#include <cpuid.h>
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define PC_GLUE_(a, b) a##_##b
+#define PC_GLUE(a, b) PC_GLUE_(a, b)
+#define PC_NAME(x) PC_GLUE(x, PC_SUFFIX)
+#define PC_TEXT_(s) #s
+#define PC_TEXT(s) PC_TEXT_(s)
+
+#define PC_BASELINE 0 /* x86-64-v2, or whatever else the compiler builds for */
+#define PC_AVX2 1
+#define PC_AVX512 2
+#define PC_AVX512BF16 3
+#define PC_NEON 4
+
+#if defined(__clang__)
+#define PC_UNROLL _Pragma("unroll")
+#define PC_NO_UNROLL _Pragma("nounroll")
+#else
+#define PC_UNROLL _Pragma("GCC unroll 32")
+#define PC_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+#define PC_INLINE static inline __attribute__((always_inline))
+#define PC_PREFETCH(p) __builtin_prefetch((p), 0, 2) /* into L2: hints for L1 are capped at 12 GB/s on Zen 4 */
+
+#define PC_TARGET PC_BASELINE
+#include "target.inc.h"
+#if PC_X86
+#define PC_TARGET PC_AVX2
+#include "target.inc.h"
+#define PC_TARGET PC_AVX512
+#include "target.inc.h"
+#define PC_TARGET PC_AVX512BF16
+#include "target.inc.h"
+#elif defined(__aarch64__)
+#define PC_TARGET PC_NEON
+#include "target.inc.h"
+#endif
+
+static const pc_kernels *const compiled[] = {
+    &table_baseline,
+#if PC_X86
+    &table_avx2,
+    &table_avx512,
+    &table_avx512bf16,
+#elif defined(__aarch64__)
+    &table_neon,
+#endif
+};
+
+const pc_kernels *pc_kernels_at(int i) {
+    return 0 <= i && i < (int)(sizeof compiled / sizeof *compiled) ? compiled[i] : NULL;
+}
+
+int pc_cpu_supports(const char *name) {
+#if defined(__aarch64__)
+    return !strcmp(name, "baseline") || !strcmp(name, "neon");
+#elif PC_X86
+    __builtin_cpu_init(); /* reads CPUID and XCR0, and so asks whether the system saves the registers */
+    unsigned a, b, c, d;
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+               (c & bit_F16C);
+    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    int bf16 = avx512 && __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+               (a & (1u << 5));
+    return !strcmp(name, "baseline")     ? __builtin_cpu_supports("sse4.2")
+           : !strcmp(name, "avx2")       ? avx2
+           : !strcmp(name, "avx512")     ? avx512
+           : !strcmp(name, "avx512bf16") ? bf16
+                                         : 0;
+#else
+    return !strcmp(name, "baseline");
+#endif
+}
