@@ -14,6 +14,7 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 
+SOURCES = ("pagedcache", "pagedcache/backends")
 GENERATED = "build/cython"  # the C that Cython writes: outside the packages, so that no wheel carries it
 DIRECTIVES = {
     "language_level": 3,

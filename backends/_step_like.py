@@ -41,6 +41,9 @@ class StepLike(GroupLike, Protocol):
     a sink where its position is below S, and within the window where its position is more than
     the query's less W. Which of the new tokens a query sees at all, `mask` says, else the order
     of their row coordinates.
+
+    A step may also have ``memo``, a dict that lives as long as its arrays stay as they are: there a
+    backend keeps what it worked out from them, for the layers to come. Keys begin with its name.
     """
 
     @property

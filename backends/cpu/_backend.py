@@ -69,11 +69,7 @@ class CpuBackend:
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise ValueError(f"threads is {threads!r}; it must be 1 or more, or None for one per processor")
         self.threads = usable_threads() if threads is None else threads
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What there is; the default precision of bfloat16 depends on the instruction set."""
-        return Capabilities(
+        self.capabilities = Capabilities(
             dtypes=frozenset(DTYPES),
             layouts=frozenset({"NHD", "HND"}),
             max_block_size=1024,
@@ -112,7 +108,7 @@ class CpuBackend:
             if spec.has_scales:
                 require_finite(name, array, spec.dtype)
             arrays.append(array)
-        _native.store(place, *arrays, at, self.threads)
+        _native.store(place, arrays[0], arrays[1], at, self.threads)
 
     def attend(
         self,

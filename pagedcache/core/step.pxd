@@ -9,6 +9,7 @@ cdef class Step:
     cdef readonly object owner          # the table whose step this is; None for from_arrays
     cdef tuple csr                      # kv_indptr, kv_indices, kv_last_page_len, once asked for
     cdef object told                    # diff, once asked for
+    cdef dict worked_out                # memo, once asked for
 
     cdef StepBuffers c_open(self)
     cdef object c_shared(self, str name, int32_t which)

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,6 +41,8 @@ class Step:
     def kv_lens(self) -> NDArray[np.int32]: ...
     @property
     def kv_pads(self) -> NDArray[np.int32]: ...
+    @property
+    def memo(self) -> dict[Any, Any]: ...
     @property
     def groups(self) -> tuple[Self, ...]: ...
     @property

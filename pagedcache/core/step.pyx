@@ -183,6 +183,18 @@ cdef class Step:
         return self.c_shared("kv_pads", SEQUENCES)
 
     @property
+    def memo(self):
+        """dict: what a backend has worked out from these arrays, kept for the layers to come."""
+        cdef dict kept
+        with cython.critical_section(self):
+            self.c_open()
+            if self.worked_out is None:
+                kept = {}
+                if self.worked_out is None:     # making a dict may have run a finalizer that asked too
+                    self.worked_out = kept
+            return self.worked_out
+
+    @property
     def groups(self):
         """The per-group arrays of each layer group; the step's own are those of group 0."""
         self.c_open()
