@@ -8,57 +8,18 @@ Words used below: ``tokens`` are the new tokens of a step, all sequences one aft
 a slot is ``block_id * block_size + offset``; block 0 is reserved and always zero.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from pagedcache.backends._capabilities import Capabilities
 from pagedcache.backends._registry import get, names
 from pagedcache.backends._step_like import StepLike
-from pagedcache.errors import UnsupportedByBackend
 from pagedcache.spec import CacheSpec
 
-__all__ = ["Array", "Backend", "Capabilities", "StepLike", "Storage", "get", "names"]
+__all__ = ["Array", "Backend", "Capabilities", "ChecksAttend", "StepLike", "Storage", "get", "names"]
 
 Array: TypeAlias = Any  # an array of the backend's device; NumPy arrays for CPU backends
 OwnStorage: TypeAlias = Any  # a Storage that this backend's allocate returned
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a backend really has; asked when a cache is made, never guessed."""
-
-    dtypes: frozenset[str]  # storage types, by their names in CacheSpec
-    layouts: frozenset[str]  # "NHD", "HND"
-    max_block_size: int  # tokens
-    head_dims: frozenset[int] | None  # sizes of a K or V head; None: any
-    variants: frozenset[str]  # of "window", "sink_tokens", "sink_logits", "softcap", "alibi", "mask", "mixed_groups"
-    precisions: Mapping[str, str]  # storage type -> default `precision` of attend
-    synchronous: bool  # work is done when a call returns, and fence() is 0
-
-    def require(self, spec: CacheSpec) -> None:
-        """Raise UnsupportedByBackend, naming what is lacking and what is there, unless all is there."""
-        lacking = [f"layout {spec.layout!r} (has {_listed(self.layouts)})"] * (spec.layout not in self.layouts)
-        if spec.block_size > self.max_block_size:
-            lacking.append(f"block_size {spec.block_size} (has at most {self.max_block_size})")
-        for group in spec.groups:
-            if group.dtype not in self.dtypes:
-                lacking.append(f"dtype {group.dtype!r} (has {_listed(self.dtypes)})")
-            for size in {group.head_dim, group.v_head_dim} if self.head_dims is not None else ():
-                if size not in self.head_dims:  # type: ignore[operator]
-                    lacking.append(f"head size {size} (has {_listed(self.head_dims or ())})")
-        needed = {
-            "window": any(g.window is not None for g in spec.groups),
-            "sink_tokens": any(g.sink_tokens for g in spec.groups),
-            "mixed_groups": len({(g.kv_heads, g.head_dim, g.v_head_dim, g.dtype) for g in spec.groups}) > 1,
-        }
-        for variant in sorted(name for name, wanted in needed.items() if wanted and name not in self.variants):
-            lacking.append(f"{variant} (has {_listed(self.variants)})")
-        if lacking:
-            raise UnsupportedByBackend(f"the backend lacks {'; '.join(dict.fromkeys(lacking))}")
-
-
-def _listed(items: Any) -> str:
-    return ", ".join(str(item) for item in sorted(items)) or "none"
 
 
 class Storage(Protocol):
@@ -147,3 +108,15 @@ class Backend(Protocol):
 
     def fence(self) -> int:
         """An increasing int64 that covers all work submitted so far; 0 is always done."""
+
+
+class ChecksAttend(Protocol):
+    """What a Backend may have besides: the refusals of attend, asked for alone.
+
+    KVCache.attend asks before it writes, so that a refused call has stored nothing. With a backend that
+    lacks it, such a call may have stored the K/V of its own new tokens, which do not count before commit.
+    """
+
+    def check_attend(self, storage: OwnStorage, layer: int, q: Array, step: StepLike, **options: Any) -> None:
+        """Raise what attend would raise for the same arguments; read no K/V and write nothing, `out` and
+        `lse` neither."""

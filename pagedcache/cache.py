@@ -2,7 +2,8 @@
 
 The SequenceTable decides who owns which block and moves no byte; the backend holds the bytes and
 knows no sequence. This class is the seam: it moves bytes where the table says so (copies of a step,
-accepted tokens, swaps), hands arrays through, and serialises callers with one lock.
+accepted tokens, swaps), hands arrays through, and serialises callers with one lock. Here it is made
+and closed; its verbs are those of its bases.
 """
 
 import os
@@ -13,11 +14,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from numpy.typing import ArrayLike
-
-from pagedcache._residency import Residency
+from pagedcache._stepping import Stepping
 from pagedcache.backends import Backend, Storage, get
-from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable, Step
+from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable
 from pagedcache.errors import ViewsOutstanding
 from pagedcache.spec import CacheSpec
 
@@ -38,7 +37,7 @@ if hasattr(os, "register_at_fork"):
 Buffers = ABCSequence[ABCSequence[Any]]
 
 
-class KVCache(Residency):
+class KVCache(Stepping):
     """Keys and values of many sequences in fixed-size blocks, and attention over them.
 
     Parameters
@@ -188,142 +187,3 @@ class KVCache(Residency):
     def num_blocks(self) -> int:
         """Usable blocks."""
         return self.pool.num_blocks
-
-    # -- one step ---------------------------------------------------------------------------------
-
-    def extend(self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False) -> Step:
-        """Open a step: slots for new tokens of each sequence, copies already made; see `SequenceTable.extend`."""
-        with self._open():
-            step = self.sequences.extend(ids, counts, depths=depths, cascade=cascade)
-            if self.storage is not None and len(step.copies):
-                try:
-                    self.backend.copy_blocks(self.storage, step.copies)
-                except BaseException:
-                    self._cover()
-                    self.sequences.abandon(step)
-                    raise
-            return step
-
-    def attend(
-        self,
-        layer: int,
-        q: Any,
-        k: Any,
-        v: Any,
-        step: Step,
-        *,
-        scale: float | None = None,
-        sink_logits: Any = None,
-        softcap: float | None = None,
-        alibi_slopes: Any = None,
-        mask: Any = None,
-        mask_indptr: Any = None,
-        precision: str | None = None,
-        out: Any = None,
-        lse: Any = None,
-    ) -> Any:
-        """Write K/V of the step's new tokens into one layer, then attend over all that is visible.
-
-        Parameters
-        ----------
-        layer : int
-        q : [tokens, q_heads, head_dim]
-            Queries of the step's tokens, in step order; ``q_heads`` a multiple of the spec's kv_heads.
-        k, v : [tokens, kv_heads, head_dim] and [tokens, kv_heads, v_head_dim], or both None
-            None: K/V are there already, only read. Finite where the storage has scales (int8, float8_e4m3).
-            float32, float16 or bfloat16 as ml_dtypes or, in a bfloat16 cache, uint16; like q.
-        step : Step
-            The open step, from `extend`; or, to read only, a Step.from_arrays over this cache's storage.
-        scale : float, optional
-            Factor on the scores; ``head_dim ** -0.5`` by default.
-        sink_logits : float [q_heads], optional
-            The softmax's denominator gets ``exp(sink_logits[head])`` more; -inf for none.
-        softcap : float, optional
-            Scores become ``softcap * tanh(score / softcap)``.
-        alibi_slopes : float [q_heads], optional
-            Added then: ``alibi_slopes[head] * (position of the key - position of the query)``.
-        mask, mask_indptr : uint8 [bytes] and int64 [n + 1], optional
-            Which new tokens each new token sees, instead of all before it: of each sequence the bits
-            [q_len, q_len], lowest bit first, from byte ``mask_indptr[s]`` on. An empty span means causal.
-        precision : {None, "exact", "native"}
-            "native" lets a backend round q and weights to the storage type; by default what its
-            capabilities say. The NumPy backend is exact.
-        out : [tokens, q_heads, v_head_dim], optional
-            Written in place; of q's dtype or float32.
-        lse : float32 [tokens, q_heads], optional
-            Filled with the natural log of each softmax's denominator, sink logits included.
-
-        Returns
-        -------
-        [tokens, q_heads, v_head_dim]
-            In q's dtype (float32 where q is uint16); 0 where a query sees no key.
-
-        Raises
-        ------
-        UnsupportedByBackend
-            The backend lacks a variant or the precision.
-        ValueError, TypeError
-            Arguments that do not fit, a step of another cache, or a cache that is metadata only.
-        StepClosed
-            The step was committed or abandoned.
-
-        Notes
-        -----
-        K/V is stored first. Where q or another argument is then refused, the K/V of the step's own new
-        tokens may be there already; it does not count before `commit`, and a repeated call writes it anew.
-        """
-        with self._open():
-            if self.storage is None:
-                raise ValueError("the cache is metadata only (storage='metadata'): its owner computes attention")
-            if (k is None) != (v is None):
-                raise ValueError("give both k and v, or neither (None: only read)")
-            if not isinstance(step, Step):
-                raise TypeError(f"step must be a Step, not {type(step).__name__}")
-            if step.owner is not self.sequences and (step.owner is not None or k is not None):
-                raise ValueError(
-                    "the step is another cache's"
-                    if step.owner is not None
-                    else "a step from arrays may only read (k and v None): its slots could be anyone's"
-                )
-            if k is not None:
-                self.backend.write(self.storage, layer, k, v, step.slots)
-            try:
-                return self.backend.attend(
-                    self.storage,
-                    layer,
-                    q,
-                    step,
-                    scale=scale,
-                    sink_logits=sink_logits,
-                    softcap=softcap,
-                    alibi_slopes=alibi_slopes,
-                    mask=mask,
-                    mask_indptr=mask_indptr,
-                    precision=precision,
-                    out=out,
-                    lse=lse,
-                )
-            finally:
-                if step.owner is None:  # others are covered when they close
-                    self._cover()
-
-    def commit(self, step: Step, tokens: ArrayLike | None, accepted: ABCSequence[ArrayLike] | None = None) -> int:
-        """Close the oldest step and publish its full blocks; see `SequenceTable.commit`.
-
-        K/V of accepted tokens moves to where the tokens stand from then on; with metadata-only storage
-        the caller has moved it, as ``step.moves(accepted)`` says.
-        """
-        with self._open():
-            if accepted is not None and self.storage is not None:
-                self.sequences.check_commit(step, tokens, accepted)
-                src, dst = step.moves(accepted)
-                if len(src):
-                    self.backend.copy_slots(self.storage, src, dst)
-            self._cover()
-            return self.sequences.commit(step, tokens, accepted)
-
-    def abandon(self, step: Step) -> None:
-        """Close the newest step as if it never was; see `SequenceTable.abandon`."""
-        with self._open():
-            self._cover()
-            self.sequences.abandon(step)

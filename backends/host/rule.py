@@ -32,12 +32,12 @@ def make_rule(
     q_heads: int,
     head_dim: int,
     *,
-    scale: Any,
-    window: Any,
-    sink_tokens: Any,
-    sink_logits: Any,
-    softcap: Any,
-    alibi_slopes: Any,
+    scale: Any = None,
+    window: Any = None,
+    sink_tokens: Any = 0,
+    sink_logits: Any = None,
+    softcap: Any = None,
+    alibi_slopes: Any = None,
 ) -> Rule:
     """Return the arguments of an attend as a Rule, or raise what is wrong with them."""
     factor = head_dim**-0.5 if scale is None else float(scale)

@@ -7,15 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedcache.backends.host import moves
-from pagedcache.backends.host.arguments import output
 from pagedcache.backends.host.arguments import slots as _slots
-from pagedcache.backends.host.batch import sequences, shared_prefixes, trees
-from pagedcache.backends.host.formats import is_bfloat16, narrowed, numbers, put, widened
+from pagedcache.backends.host.formats import dtype_of_result, narrowed, numbers, put, widened
 from pagedcache.backends.host.merge import merged
 from pagedcache.backends.host.quantised import quantised
-from pagedcache.backends.host.rule import chosen_precision, make_rule
 from pagedcache.backends.host.storage import HostStorage
-from pagedcache.backends.protocol import Backend, Capabilities, StepLike
+from pagedcache.backends.protocol import Backend, Capabilities, ChecksAttend, StepLike
+from pagedcache.backends.reference._call import checked
 from pagedcache.backends.reference._cascade import attend_batch
 from pagedcache.backends.reference._reader import LayerReader
 from pagedcache.backends.reference._scratch import Scratch
@@ -140,28 +138,24 @@ class NumpyBackend:
         ValueError, TypeError
             Arguments that do not fit; nothing was written.
         """
-        spec = storage.spec
-        queries = numbers("q", q, spec.dtype)
-        tokens, q_heads, _ = _shape_of_q(queries, spec)
-        chosen_precision(self.name, precision, ["exact"])
-        rule = make_rule(
-            q_heads, spec.head_dim, scale=scale, window=window, sink_tokens=sink_tokens, sink_logits=sink_logits,
-            softcap=softcap, alibi_slopes=alibi_slopes,
+        call = checked(
+            self.name, storage, layer, q, step, scale=scale, window=window, sink_tokens=sink_tokens,
+            sink_logits=sink_logits, softcap=softcap, alibi_slopes=alibi_slopes, mask=mask, mask_indptr=mask_indptr,
+            precision=precision, out=out, lse=lse,
         )  # fmt: skip
-        masks = trees(mask, mask_indptr, step.qo_indptr)
-        group = spec.locate(layer)[0]
-        sights = sequences(step, group, spec.block_size, storage.num_blocks, tokens, rule, masks)
-        groups = shared_prefixes(step, sights, spec.block_size)
-        shape = (tokens, q_heads, spec.v_head_dim)
-        result = output("out", out, shape, (_dtype_of_out(q, queries), np.dtype(np.float32)))
-        logs = output("lse", lse, shape[:2], (np.dtype(np.float32),))
-        single = result if result.dtype == np.float32 else np.empty(shape, np.float32)
+        result = call.out
+        single = result if result.dtype == np.float32 else np.empty(result.shape, np.float32)
         with np.errstate(all="ignore"):  # infinities and NaN of live tokens take their course
-            scaled = widened(queries) * np.float32(rule.scale)
-            attend_batch(LayerReader(storage, layer, self._scratch), scaled, sights, groups, rule, single, logs)
+            scaled = widened(call.queries) * np.float32(call.rule.scale)
+            reader = LayerReader(storage, layer, self._scratch)
+            attend_batch(reader, scaled, call.sights, call.groups, call.rule, single, call.lse)
         if single is not result:
             put(result, single)
         return result
+
+    def check_attend(self, storage: HostStorage, layer: int, q: Any, step: StepLike, **options: Any) -> None:
+        """Raise what `attend` would raise for the same arguments, and do nothing else."""
+        checked(self.name, storage, layer, q, step, **options)
 
     def merge(self, outs: Any, lses: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         """Return attention over the union of disjoint sets of keys.
@@ -190,7 +184,7 @@ class NumpyBackend:
             )
         with np.errstate(all="ignore"):
             mean, lse = merged(widened(values), logs)
-        out = np.empty(mean.shape, _dtype_of_out(parts, values))
+        out = np.empty(mean.shape, dtype_of_result(parts, values))
         put(out, mean)
         return out, lse
 
@@ -220,21 +214,6 @@ class NumpyBackend:
         return 0
 
 
-def _dtype_of_out(given: Any, array: npt.NDArray[Any]) -> np.dtype[Any]:
-    """q's own dtype, or float32 where q came as the bits of a dtype that NumPy has not."""
-    dtype = getattr(given, "dtype", None)
-    if isinstance(dtype, np.dtype) and is_bfloat16(dtype):
-        return dtype
-    return np.dtype(np.float32) if array.dtype == np.uint16 else array.dtype
-
-
-def _shape_of_q(q: npt.NDArray[Any], spec: CacheSpec) -> tuple[int, int, int]:
-    if q.ndim != 3 or q.shape[2] != spec.head_dim:
-        raise ValueError(f"q has shape {q.shape}; it must be [tokens, q_heads, {spec.head_dim}]")
-    if q.shape[1] == 0 or q.shape[1] % spec.kv_heads:
-        raise ValueError(f"q has {q.shape[1]} heads; it must be a multiple of the cache's kv_heads={spec.kv_heads}")
-    return q.shape
-
-
 if TYPE_CHECKING:
     _conforms: Backend = NumpyBackend()
+    _checks: ChecksAttend = NumpyBackend()

@@ -11,12 +11,20 @@ from pagedcache.spec import CacheSpec
 from pagedcache.testing._storage_checks import SPEC, buffers_for, contents, filled
 from pagedcache.testing.scenes import make_step
 
-__all__ = ["RefusalChecks"]
+__all__ = ["RefusalChecks", "refuses_to_attend"]
 
 K, V = np.ones((2, 3, 5), np.float32), np.ones((2, 3, 4), np.float32)
 Q = np.ones((2, 6, 5), np.float32)
 STEP = make_step([[1, 2], [3]], [(1, 6), (1, 4)], block_size=4)
 BYTES = SPEC.record_nbytes(0)
+
+
+def refuses_to_attend(backend: Backend, error: type[Exception], message: str, *arguments: Any, **options: Any) -> None:
+    """Assert that attend refuses these arguments, and check_attend too, where the backend has it."""
+    for verb in ("check_attend", "attend"):
+        if hasattr(backend, verb):
+            with pytest.raises(error, match=message):
+                getattr(backend, verb)(*arguments, **options)
 
 
 class RefusalChecks:
@@ -62,8 +70,7 @@ class RefusalChecks:
     def test_refused_layer(self, backend: Backend, storage: Storage, layer: int) -> None:
         with pytest.raises(ValueError, match=str(layer)):
             backend.write(storage, layer, K, V, [4, 5])
-        with pytest.raises(ValueError, match=str(layer)):
-            backend.attend(storage, layer, Q, STEP)
+        refuses_to_attend(backend, ValueError, str(layer), storage, layer, Q, STEP)
         with pytest.raises(ValueError, match=str(layer)):
             backend.read_blocks(storage, [1], layers=[layer])
         with pytest.raises(ValueError, match=str(layer)):
@@ -84,27 +91,41 @@ class RefusalChecks:
     def test_refused_queries(
         self, backend: Backend, storage: Storage, q: Any, error: type[Exception], message: str
     ) -> None:
-        with pytest.raises(error, match=message):
-            backend.attend(storage, 0, q, STEP)
+        refuses_to_attend(backend, error, message, storage, 0, q, STEP)
+
+    def test_checking_attend_alone_does_nothing(self, backend: Backend, storage: Storage) -> None:
+        if not hasattr(backend, "check_attend"):
+            pytest.skip("a backend may do without")
+        out, lse = np.full((2, 6, 4), 9, np.float32), np.full((2, 6), 9, np.float32)
+        backend.check_attend(storage, 1, Q, STEP, scale=0.5, out=out, lse=lse)
+        assert (out == 9).all()
+        assert (lse == 9).all()
 
     @pytest.mark.parametrize(("q_heads", "kv_heads"), [(3, 2), (33, 2)])
     def test_heads_that_do_not_divide(self, backend: Backend, q_heads: int, kv_heads: int) -> None:  # W28
         storage = filled(backend, CacheSpec(1, kv_heads, 5, block_size=4))
-        with pytest.raises(ValueError, match=f"{q_heads} heads.*kv_heads={kv_heads}"):
-            backend.attend(storage, 0, np.ones((2, q_heads, 5), np.float32), STEP)
+        refuses_to_attend(
+            backend,
+            ValueError,
+            f"{q_heads} heads.*kv_heads={kv_heads}",
+            storage,
+            0,
+            np.ones((2, q_heads, 5), np.float32),
+            STEP,
+        )
 
     @pytest.mark.parametrize("block", [0, 7, 2**31 - 1])
     def test_blocks_that_are_not_there(self, backend: Backend, storage: Storage, block: int) -> None:  # I13
         step = make_step([[1, 2], [block]], [(1, 6), (1, 4)], block_size=4)
         out = np.full((2, 6, 4), 9, np.float32)
-        with pytest.raises(ValueError, match=rf"block_tables\[1, 0\] is {block}.*1 to 6"):
-            backend.attend(storage, 0, Q, step, out=out)
+        refuses_to_attend(
+            backend, ValueError, rf"block_tables\[1, 0\] is {block}.*1 to 6", storage, 0, Q, step, out=out
+        )
         assert (out == 9).all()
 
     def test_step_of_another_block_size(self, backend: Backend, storage: Storage) -> None:
         step = make_step([[1, 2], [3]], [(1, 6), (1, 4)], block_size=5)
-        with pytest.raises(ValueError, match=r"block_size 5.* 4"):
-            backend.attend(storage, 0, Q, step)
+        refuses_to_attend(backend, ValueError, r"block_size 5.* 4", storage, 0, Q, step)
 
     @pytest.mark.parametrize(
         ("options", "error", "message"),
@@ -121,8 +142,7 @@ class RefusalChecks:
     def test_refused_options(
         self, backend: Backend, storage: Storage, options: dict[str, Any], error: type[Exception], message: str
     ) -> None:
-        with pytest.raises(error, match=message):
-            backend.attend(storage, 0, Q, STEP, **options)
+        refuses_to_attend(backend, error, message, storage, 0, Q, STEP, **options)
 
     @pytest.mark.parametrize(
         ("pairs", "message"),

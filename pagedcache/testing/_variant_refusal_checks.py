@@ -10,6 +10,7 @@ import pytest
 from pagedcache.backends.protocol import Backend, Storage
 from pagedcache.errors import UnsupportedByBackend
 from pagedcache.testing._mixtures import need
+from pagedcache.testing._refusal_checks import refuses_to_attend
 from pagedcache.testing._storage_checks import contents, filled
 from pagedcache.testing.scenes import make_step
 
@@ -54,8 +55,7 @@ class VariantRefusalChecks:
         if variant in backend.capabilities.variants:
             backend.attend(pool, 0, Q, STEP, **options)
         else:
-            with pytest.raises(UnsupportedByBackend, match=next(iter(options))):
-                backend.attend(pool, 0, Q, STEP, **options)
+            refuses_to_attend(backend, UnsupportedByBackend, next(iter(options)), pool, 0, Q, STEP, **options)
 
     @pytest.mark.parametrize(
         ("variant", "options", "error", "message"),
@@ -100,13 +100,11 @@ class VariantRefusalChecks:
     ) -> None:
         need(backend, variant)
         out, lse = np.full((4, 6, 4), 9, np.float32), np.full((4, 6), 9, np.float32)
-        with pytest.raises(error, match=message):
-            backend.attend(pool, 0, Q, STEP, out=out, lse=lse, **options)
+        refuses_to_attend(backend, error, message, pool, 0, Q, STEP, out=out, lse=lse, **options)
         assert (out == 9).all()
         assert (lse == 9).all()
 
     def test_positions_that_do_not_fit(self, backend: Backend, pool: Storage) -> None:
         step = SimpleNamespace(**{name: getattr(STEP, name) for name in dir(STEP) if not name.startswith("_")})
         step.positions = step.positions[:-1]
-        with pytest.raises(ValueError, match=r"positions.* \(3,\)"):
-            backend.attend(pool, 0, Q, step)
+        refuses_to_attend(backend, ValueError, r"positions.* \(3,\)", pool, 0, Q, step)

@@ -155,6 +155,11 @@ class DelayedBackend:
         self._submit("attend", partial(self._inner.attend, storage.done, layer, q, read, out=out, lse=lse, **options))
         return out
 
+    def check_attend(self, storage: "_DelayedStorage", layer: int, q: Array, step: StepLike, **options: Any) -> None:
+        """Refuse what the backend behind would, at once, if it can tell."""
+        if check := getattr(self._inner, "check_attend", None):
+            check(storage.trial, layer, q, step, **options)
+
     def merge(self, outs: Array, lses: Array) -> tuple[Array, Array]:
         """Return arrays that attention over the union of keys is computed into, later.
 
@@ -259,4 +264,7 @@ class _DelayedStorage:
 
 
 if TYPE_CHECKING:
+    from pagedcache.backends import ChecksAttend
+
     _conforms: Backend = DelayedBackend()
+    _checks: ChecksAttend = DelayedBackend()
