@@ -6,13 +6,17 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from pagedcache._residency import Residency
+from pagedcache._tensors import readable
 from pagedcache.core import Step
+from pagedcache.spec import CacheSpec
 
 __all__ = ["Stepping"]
 
 
 class Stepping(Residency):
     """Base of KVCache: a step from its opening to its end."""
+
+    spec: CacheSpec
 
     def extend(self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False) -> Step:
         """Open a step: slots for new tokens of each sequence, copies already made; see `SequenceTable.extend`."""
@@ -54,7 +58,8 @@ class Stepping(Residency):
             Queries of the step's tokens, in step order; ``q_heads`` a multiple of the spec's kv_heads.
         k, v : [tokens, kv_heads, head_dim] and [tokens, kv_heads, v_head_dim], or both None
             None: K/V are there already, only read. Finite where the storage has scales (int8, float8_e4m3).
-            float32, float16 or bfloat16 as ml_dtypes or, in a bfloat16 cache, uint16; like q.
+            float32, float16 or bfloat16, the last as ml_dtypes or CPU tensors of torch or, in a bfloat16
+            cache, uint16; like q.
         step : Step
             The open step, from `extend`; or, to read only, a Step.from_arrays over this cache's storage.
         scale : float, optional
@@ -79,7 +84,8 @@ class Stepping(Residency):
         Returns
         -------
         [tokens, q_heads, v_head_dim]
-            In q's dtype (float32 where q is uint16); 0 where a query sees no key.
+            A NumPy array in q's dtype (float32 where q is uint16, or torch's bfloat16 and ml_dtypes is not
+            installed); 0 where a query sees no key.
 
         Raises
         ------
@@ -108,11 +114,12 @@ class Stepping(Residency):
                     if step.owner is not None
                     else "a step from arrays may only read (k and v None): its slots could be anyone's"
                 )
+            q, k, v = (readable(tensor, self.spec.dtype) for tensor in (q, k, v))
             options = {
                 "scale": scale,
-                "sink_logits": sink_logits,
+                "sink_logits": readable(sink_logits),
                 "softcap": softcap,
-                "alibi_slopes": alibi_slopes,
+                "alibi_slopes": readable(alibi_slopes),
                 "mask": mask,
                 "mask_indptr": mask_indptr,
                 "precision": precision,

@@ -221,7 +221,8 @@ class SequenceManager:
         if token_pos > table.num_tokens:
             raise ValueError(f"token_pos is {token_pos}; sequence {seq_id!r} takes 0 to {table.num_tokens} (the next)")
         shape = (manager.spec.kv_heads, manager.spec.head_dim)
-        k, v = (as_array(given, name) for given, name in ((key, "key"), (value, "value")))
+        stored = manager.spec.dtype
+        k, v = (as_array(given, name, stored) for given, name in ((key, "key"), (value, "value")))
         if k.shape != shape or v.shape != shape:
             raise ValueError(f"key and value must be [num_heads, head_dim] = {shape}, not {k.shape} and {v.shape}")
         logical, offset = divmod(token_pos, manager.page_size)

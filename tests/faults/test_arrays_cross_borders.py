@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from pagedcache import CacheSpec, KVCache
+from pagedcache import CacheSpec, KVCache, _tensors
 from pagedcache.simple import BlockManager, PagedAttention, SequenceManager
 
 BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float8_e4m3": np.uint8}
@@ -49,29 +49,75 @@ def test_i03_types_that_cython_does_not_know_pass_every_entry(dtype):
     assert PagedAttention(manager).compute(q[:1], sequences.sequences["a"], 1).shape == (1, 2, 4)
 
 
-def test_i02_bfloat16_of_torch_goes_in_and_comes_out_bit_for_bit():
+@pytest.fixture(params=["ml_dtypes", "uint16"])
+def bfloat16_as(request, monkeypatch):
+    """With ml_dtypes, and as if it were not installed."""
+    if request.param == "ml_dtypes":
+        pytest.importorskip("ml_dtypes")
+    else:
+        monkeypatch.setattr(_tensors, "storage_dtype", lambda name: np.dtype(np.uint16))
+    return request.param
+
+
+def tensor_of_bits(bits):
     torch = pytest.importorskip("torch")
-    bits = np.array([0x8000, 0x7FC5, 0xFFC1, 0x0001, 0x3F80, 0x7F80, 0xFF80, 0x0000], np.uint16)  # -0.0, NaNs, ...
-    k, ones = torch.from_numpy(bits).view(torch.bfloat16).reshape(2, 4), torch.ones(2, 4, dtype=torch.bfloat16)
-    manager = BlockManager(2, 4, 2, 4, dtype="bfloat16")
+    return torch.from_numpy(bits.astype(np.uint16).view(np.int16)).view(torch.bfloat16)
+
+
+EVERY_BFLOAT16 = np.arange(2**16).reshape(8, 64, 128)  # -0.0, subnormals, infinities, quiet and signalling NaN
+
+
+def test_i02_a_kvcache_takes_every_bfloat16_of_torch_bit_for_bit(bfloat16_as):
+    given = tensor_of_bits(EVERY_BFLOAT16)
+    with KVCache(CacheSpec(1, 64, 128, block_size=8, dtype="bfloat16"), num_blocks=1) as cache:
+        attended(cache, given, given, given.flip(0))
+        k, v = (np.array(array[1]).view(np.uint16) for array in cache.storage.view(0))
+    np.testing.assert_array_equal(k, EVERY_BFLOAT16)
+    np.testing.assert_array_equal(v, EVERY_BFLOAT16[::-1])
+
+
+def test_i02_bfloat16_of_torch_is_stored_exactly_in_float32(bfloat16_as):
+    with KVCache(CacheSpec(1, 64, 128, block_size=8), num_blocks=1) as cache:
+        attended(cache, *[tensor_of_bits(EVERY_BFLOAT16)] * 3)
+        np.testing.assert_array_equal(np.array(cache.storage.view(0)[0][1]).view(np.uint32), EVERY_BFLOAT16 << 16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_i02_attention_with_tensors_of_bfloat16_is_that_with_their_values(dtype, bfloat16_as):
+    torch = pytest.importorskip("torch")
+    q, k, v = torch.randn(3, 3, 2, 4, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    slopes = torch.tensor([0.5, 0.25], dtype=torch.bfloat16)
+    with cache_of(dtype) as cache:
+        (sid,) = cache.admit([[1] * 3]).ids
+        step = cache.extend([sid], 3)
+        out = cache.attend(0, q.mT.contiguous().mT, k, v, step, alibi_slopes=slopes, sink_logits=slopes)
+        plain = [tensor.float().numpy() for tensor in (q, k, v)]
+        expected = cache.attend(0, *plain, step, alibi_slopes=slopes.float(), sink_logits=slopes.float())
+        cache.abandon(step)
+    if bfloat16_as == "uint16":
+        assert out.dtype == np.float32
+        np.testing.assert_array_equal(out, expected)
+    else:
+        assert out.dtype.name == "bfloat16"
+        np.testing.assert_array_equal(out, expected.astype(out.dtype))
+
+
+def test_i02_the_simple_api_takes_and_returns_bfloat16_bit_for_bit(bfloat16_as):
+    torch = pytest.importorskip("torch")
+    given, ones = tensor_of_bits(EVERY_BFLOAT16)[7], torch.ones(64, 128, dtype=torch.bfloat16)  # NaN of either kind
+    manager = BlockManager(2, 4, 64, 128, dtype="bfloat16")
     sequences = SequenceManager(manager)
-    sequences.create_sequence("a")
-    sequences.append_kv("a", 0, k, ones)
-    table = sequences.sequences["a"]
-    stored = np.asarray(manager.pages[table.get_physical_page(0)].keys)
-    np.testing.assert_array_equal(stored.view(np.uint16).reshape(-1)[:8], bits)
+    table = sequences.create_sequence("a")
+    sequences.append_kv("a", 0, given, given)
+    page = manager.pages[table.get_physical_page(0)]
+    for stored in (page.keys, page.values):
+        np.testing.assert_array_equal(np.array(stored[0]).view(np.uint16), EVERY_BFLOAT16[7])
     sequences.append_kv("a", 0, ones, ones)
-    out = PagedAttention(manager).compute(ones[None], table, 1)
+    attention = PagedAttention(manager)
+    out = attention.compute(ones[None], table, 1)
     assert out.dtype == torch.bfloat16 and (out == 1).all()
-
-
-def test_i02_a_kvcache_takes_the_bits_of_a_bfloat16_tensor_and_refuses_the_tensor_by_name():
-    torch = pytest.importorskip("torch")
-    ones = torch.ones(1, 2, 4, dtype=torch.bfloat16)
-    with cache_of("bfloat16") as cache:
-        with pytest.raises(TypeError, match=r"k is Tensor.*BFloat16"):
-            attended(cache, ones, ones, ones)
-        assert (attended(cache, *[ones.view(torch.uint16)] * 3) == 1).all()
+    mixed = attention.batch_compute([ones, ones.float()], [table, table], [1, 1])  # of both kinds
+    assert mixed.dtype == torch.bfloat16 and (mixed == 1).all()
 
 
 def test_i05_strides_of_axes_of_size_one_do_not_matter():
@@ -82,11 +128,13 @@ def test_i05_strides_of_axes_of_size_one_do_not_matter():
         np.testing.assert_array_equal(attended(cache, *odd), attended(cache, q, k, v))
 
 
-def test_i12_a_tensor_that_requires_grad_is_refused_by_name():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_i12_a_tensor_that_requires_grad_is_refused_by_name(dtype):
     torch = pytest.importorskip("torch")
     ones = torch.ones(1, 2, 4)
+    wrong = torch.ones(1, 2, 4, dtype=getattr(torch, dtype), requires_grad=True)
     with cache_of() as cache, pytest.raises(TypeError, match=r"k is Tensor.*detach"):
-        attended(cache, ones, torch.ones(1, 2, 4, requires_grad=True), ones)
+        attended(cache, ones, wrong, ones)
 
 
 def test_i04_readers_of_the_pool_cannot_write_into_it():
