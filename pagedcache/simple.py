@@ -40,15 +40,21 @@ class Page:
     @property
     def keys(self) -> NDArray[Any]:
         """[page_size, num_heads, head_dim], no copy; read-only if the page is shared when asked for."""
-        return self._array(0)
+        return self._shown(self._storage.view(0)[0])
 
     @property
     def values(self) -> NDArray[Any]:
         """As `keys`."""
-        return self._array(1)
+        return self._shown(self._storage.view(0)[1])
 
-    def _array(self, which: int) -> NDArray[Any]:
-        array: NDArray[Any] = self._storage.view(0)[which][self.page_id + 1]
+    @property
+    def scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Of keys and of values in 8 bits: float32 [page_size, num_heads], which they are multiplied by; else None."""
+        pair = self._storage.scales(0)
+        return None if pair is None else (self._shown(pair[0]), self._shown(pair[1]))
+
+    def _shown(self, arrays: NDArray[Any]) -> NDArray[Any]:
+        array: NDArray[Any] = arrays[self.page_id + 1]
         if self.ref_count > 1:
             array = array.view()
             array.flags.writeable = False
@@ -63,8 +69,8 @@ class BlockManager:
     total_pages, page_size, num_heads, head_dim : int
         Pages, tokens per page, K/V heads, size of a head.
     backend : str or Backend
-    dtype : {"float32", "float16", "bfloat16"}
-        What K and V are stored as.
+    dtype : {"float32", "float16", "bfloat16", "int8", "float8_e4m3"}
+        What K and V are stored as. The 8-bit ones have a float32 scale per token and head, in `Page.scales`.
 
     Examples
     --------
@@ -73,6 +79,16 @@ class BlockManager:
     >>> manager.pages[page].ref_count, len(manager.free_pages)
     (1, 3)
     >>> manager.free_page(page)
+
+    Eight bits a number: the largest of a token and head is exact, the others are rounded.
+
+    >>> manager = BlockManager(total_pages=4, page_size=16, num_heads=1, head_dim=3, dtype="int8")
+    >>> sequences = SequenceManager(manager)
+    >>> table = sequences.create_sequence(1)
+    >>> sequences.append_kv(1, 0, [[254.0, 1.2, -90.0]], [[0.0, 0.0, 0.0]])
+    >>> page = manager.pages[table.get_physical_page(0)]
+    >>> page.keys[0].tolist(), page.scales[0][0].tolist()
+    ([[127, 1, -45]], [2.0])
     """
 
     def __init__(

@@ -495,6 +495,41 @@ def test_storage_types(dtype):
         np.testing.assert_allclose(out, dense(query, s.stored("a").astype(np.float32)), atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3"])
+def test_eight_bits_times_their_scales_are_what_attention_reads(dtype):
+    s = Setting(dtype=dtype)
+    kv = s.fill("a", 3)
+    page = s.manager.pages[s.sequences.sequences["a"].get_physical_page(0)]
+    if page.keys.dtype == np.uint8:
+        pytest.skip("without ml_dtypes NumPy cannot read fp8")
+    both = zip((page.keys, page.values), page.scales, strict=True)
+    read = np.stack([codes[:3].astype(np.float32) * scales[:3, :, None] for codes, scales in both])
+    np.testing.assert_allclose(read, kv, rtol=2**-4, atol=np.abs(kv).max() / 127)
+    assert (page.scales[0].shape, page.scales[0].dtype) == ((PAGE, HEADS), np.float32)
+    query = s.random.standard_normal((1, HEADS, DIM), dtype=np.float32)
+    out = s.attention.compute(query, s.sequences.sequences["a"], 3)
+    np.testing.assert_allclose(out, dense(query, read), atol=1e-6)
+
+
+def test_scales_are_there_for_eight_bits_only_and_guarded_like_keys(s):
+    assert s.manager.pages[0].scales is None
+    s = Setting(dtype="int8")
+    page = s.manager.pages[s.manager.allocate_page()]
+    assert all(scales.flags.writeable for scales in page.scales)
+    s.manager.pool.incref([page.page_id + 1])
+    assert not any(scales.flags.writeable for scales in page.scales)
+
+
+def test_the_copy_of_an_eight_bit_page_has_its_scales():
+    s = Setting(dtype="int8")
+    s.fill("a", 4)
+    clone = s.sequences.clone_sequence("a", "b")
+    s.sequences.append_kv("b", 3, *s.token())
+    query = s.random.standard_normal((1, HEADS, DIM), dtype=np.float32)
+    ours, theirs = (s.attention.compute(query, table, 3) for table in (clone, s.sequences.sequences["a"]))
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_float64_and_lists_are_taken_as_float32(s):
     s.sequences.create_sequence("a")
     token = s.random.standard_normal((2, HEADS, DIM))
