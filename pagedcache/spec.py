@@ -18,69 +18,20 @@ Nothing here knows of sequences, devices or the values stored.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 
 from pagedcache._dtypes import ITEM_BYTES, SCALED_DTYPES, storage_dtype
+from pagedcache._layer_group import LayerGroup, resolved
 from pagedcache._sizes import integer, one_of, parse_bytes, readable
 
 __all__ = ["CacheSpec", "LayerGroup", "parse_bytes"]
 
 LAYOUTS = ("NHD", "HND")
-GROUP_KINDS = ("full", "sliding_window")
 MAX_BLOCK_SIZE = 1024  # tokens
 MAX_BLOCKS = 2**31 - 2  # block ids are int32, and block 0 is reserved
-
-
-@dataclass(frozen=True)
-class LayerGroup:
-    """Layers with the same K/V shape and the same rule for how long a token is kept.
-
-    Parameters
-    ----------
-    layers : int
-        How many. The layers of a cache are numbered group by group.
-    kind : {"full", "sliding_window"}
-        Whether every token is kept, or only those that a window still shows.
-    window : int, optional
-        Tokens that a query sees, its own included; given for sliding windows, and only there.
-    sink_tokens : int
-        Leading tokens that a sliding window keeps for ever.
-    kv_heads, head_dim, v_head_dim, dtype : optional
-        The K/V shape where it differs from the spec's and from other groups'; where left out, :class:`CacheSpec`
-        fills in its own.
-    name : str, optional
-        For reports; the kind if not given.
-    """
-
-    layers: int
-    kind: str = "full"
-    window: int | None = None
-    sink_tokens: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-    v_head_dim: int = 0
-    dtype: str = ""
-    name: str = ""
-
-    _given: ClassVar["LayerGroup | None"] = None  # of a group that a spec has filled in: as it was before
-
-    @property
-    def key_bytes(self) -> int:
-        """Bytes of K of one token in one layer."""
-        return self.kv_heads * self.head_dim * ITEM_BYTES[self.dtype]
-
-    @property
-    def value_bytes(self) -> int:
-        """Bytes of V of one token in one layer."""
-        return self.kv_heads * self.v_head_dim * ITEM_BYTES[self.dtype]
-
-    @property
-    def scale_bytes(self) -> int:
-        """Bytes of the scales of K (and as many of V) of one token in one layer."""
-        return 4 * self.kv_heads if self.dtype in SCALED_DTYPES else 0
 
 
 @dataclass(frozen=True, init=False)
@@ -162,41 +113,16 @@ class CacheSpec:
         if fingerprint is not None and not isinstance(fingerprint, bytes):
             raise TypeError(f"fingerprint is {type(fingerprint).__name__}; it must be bytes")
         put("fingerprint", fingerprint)
-        put("groups", tuple(map(self._resolve, [LayerGroup(self.layers)] if groups is None else groups)))
+        put(
+            "groups",
+            tuple(resolved(group, self) for group in ([LayerGroup(self.layers)] if groups is None else groups)),
+        )
         if (total := sum(group.layers for group in self.groups)) != self.layers:
             raise ValueError(f"the groups have {total} layers together; the spec says layers={self.layers}")
         own = _shape(self)  # what the arrays have; several shapes are for backends with mixed groups
         if len(shapes := {_shape(group) for group in self.groups}) == 1 and own not in shapes:
             every = shapes.pop()
             raise ValueError(f"every group has {every}, and the spec {own}: give the groups' values on the spec")
-
-    def _resolve(self, group: LayerGroup) -> LayerGroup:
-        group = group._given or group
-        one_of("kind of a group", group.kind, GROUP_KINDS)
-        windowed = group.kind == "sliding_window"
-        if windowed != (group.window is not None):
-            raise ValueError(f"window={group.window} in a group of kind {group.kind!r}; only sliding windows have one")
-        if group.sink_tokens and not windowed:
-            raise ValueError(
-                f"sink_tokens={group.sink_tokens} in a group of kind 'full', which keeps every token anyway"
-            )
-        if windowed and self.max_step_tokens is None:
-            raise ValueError("a sliding window needs max_step_tokens, the most new tokens of a sequence in one step")
-        head_dim = integer("head_dim", group.head_dim or self.head_dim)
-        v_head_dim = group.v_head_dim or (head_dim if group.head_dim else self.v_head_dim)
-        resolved = replace(
-            group,
-            layers=integer("layers of a group", group.layers),
-            window=None if group.window is None else integer("window", group.window),
-            sink_tokens=integer("sink_tokens", group.sink_tokens, minimum=0),
-            kv_heads=integer("kv_heads", group.kv_heads or self.kv_heads),
-            head_dim=head_dim,
-            v_head_dim=integer("v_head_dim", v_head_dim),
-            dtype=one_of("dtype", group.dtype or self.dtype, ITEM_BYTES),
-            name=group.name or group.kind,
-        )
-        object.__setattr__(resolved, "_given", group)
-        return resolved
 
     # -- arrays ---------------------------------------------------------------------------------
 

@@ -1,0 +1,91 @@
+"""Layers that share K/V shape and lifetime: what a CacheSpec is made of."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from pagedcache._dtypes import ITEM_BYTES, SCALED_DTYPES
+from pagedcache._sizes import integer, one_of
+
+if TYPE_CHECKING:
+    from pagedcache.spec import CacheSpec
+
+__all__ = ["LayerGroup", "resolved"]
+
+GROUP_KINDS = ("full", "sliding_window")
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers with the same K/V shape and the same rule for how long a token is kept.
+
+    Parameters
+    ----------
+    layers : int
+        How many. The layers of a cache are numbered group by group.
+    kind : {"full", "sliding_window"}
+        Whether every token is kept, or only those that a window still shows.
+    window : int, optional
+        Tokens that a query sees, its own included; given for sliding windows, and only there.
+    sink_tokens : int
+        Leading tokens that a sliding window keeps for ever.
+    kv_heads, head_dim, v_head_dim, dtype : optional
+        The K/V shape where it differs from the spec's and from other groups'; where left out, :class:`CacheSpec`
+        fills in its own.
+    name : str, optional
+        For reports; the kind if not given.
+    """
+
+    layers: int
+    kind: str = "full"
+    window: int | None = None
+    sink_tokens: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    v_head_dim: int = 0
+    dtype: str = ""
+    name: str = ""
+
+    _given: ClassVar["LayerGroup | None"] = None  # of a group that a spec has filled in: as it was before
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of K of one token in one layer."""
+        return self.kv_heads * self.head_dim * ITEM_BYTES[self.dtype]
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of V of one token in one layer."""
+        return self.kv_heads * self.v_head_dim * ITEM_BYTES[self.dtype]
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of the scales of K (and as many of V) of one token in one layer."""
+        return 4 * self.kv_heads if self.dtype in SCALED_DTYPES else 0
+
+
+def resolved(group: LayerGroup, spec: "CacheSpec") -> LayerGroup:
+    """Return the group with what it leaves out filled in from the spec, or raise what is wrong with it."""
+    group = group._given or group
+    one_of("kind of a group", group.kind, GROUP_KINDS)
+    windowed = group.kind == "sliding_window"
+    if windowed != (group.window is not None):
+        raise ValueError(f"window={group.window} in a group of kind {group.kind!r}; only sliding windows have one")
+    if group.sink_tokens and not windowed:
+        raise ValueError(f"sink_tokens={group.sink_tokens} in a group of kind 'full', which keeps every token anyway")
+    if windowed and spec.max_step_tokens is None:
+        raise ValueError("a sliding window needs max_step_tokens, the most new tokens of a sequence in one step")
+    head_dim = integer("head_dim", group.head_dim or spec.head_dim)
+    v_head_dim = group.v_head_dim or (head_dim if group.head_dim else spec.v_head_dim)
+    resolved = replace(
+        group,
+        layers=integer("layers of a group", group.layers),
+        window=None if group.window is None else integer("window", group.window),
+        sink_tokens=integer("sink_tokens", group.sink_tokens, minimum=0),
+        kv_heads=integer("kv_heads", group.kv_heads or spec.kv_heads),
+        head_dim=head_dim,
+        v_head_dim=integer("v_head_dim", v_head_dim),
+        dtype=one_of("dtype", group.dtype or spec.dtype, ITEM_BYTES),
+        name=group.name or group.kind,
+    )
+    object.__setattr__(resolved, "_given", group)
+    return resolved
