@@ -1,5 +1,6 @@
-"""Tables that audit themselves when their test ends."""
+"""Tables that audit themselves when their test ends; the collector, held."""
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,3 +32,16 @@ def make() -> Iterator[Callable[..., SequenceTable]]:
     yield build
     for table in tables:
         table.check()
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The garbage collector off, and as it was at the end; for `drive.struck`."""
+    thresholds, enabled = gc.get_threshold(), gc.isenabled()
+    gc.collect()
+    gc.freeze()  # what the tests before have left need not be searched again and again
+    gc.disable()
+    yield
+    gc.set_threshold(*thresholds)
+    if enabled:
+        gc.enable()

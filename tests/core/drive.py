@@ -1,5 +1,10 @@
-"""The verbs in their usual order, for tests that are about something else."""
+"""The verbs in their usual order, for tests that are about something else; and what comes between or within them."""
 
+import contextlib
+import gc
+import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,3 +46,73 @@ def snapshot(table: SequenceTable, *sids: int) -> tuple[Any, ...]:
     counters = (stats.free, stats.cached, stats.used, stats.sequences, stats.shared)
     counters += (stats.published, stats.tokens, stats.copies, stats.evictions, stats.query_tokens, stats.hit_tokens)
     return counters, [blocks_of(table, s) for s in sids], [position_of(table, s) for s in sids]
+
+
+class Meddler:
+    """An integer array that calls `act` when it is looked at."""
+
+    def __init__(self, values: Any, act: Callable[[], Any]) -> None:
+        self.values, self.act = values, act
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        self.act()
+        return np.array(self.values)
+
+
+class _Doomed:
+    """In a cycle, so that only the collector ends it: then it acts."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.act, self.me = act, self
+
+    def __del__(self) -> None:
+        self.act()
+
+
+def struck(act: Callable[[], Any], call: Callable[[], Any], k: int) -> Any:
+    """Call while a finalizer that acts strikes at the k-th allocation; needs the fixture `collector`."""
+    thresholds = gc.get_threshold()
+    doomed = _Doomed(act)
+    gc.set_threshold(gc.get_count()[0] + k, 10, 10)
+    del doomed
+    gc.enable()
+    try:
+        return call()
+    finally:
+        gc.disable()
+        gc.set_threshold(*thresholds)
+        gc.collect()
+
+
+def in_threads(*bodies: Callable[[np.random.Generator], Any], seconds: float = 1) -> None:
+    """Call each again and again in a thread of its own, switched as often as can be; raise what one of them raises.
+
+    A pool that is too full for a call is none of it.
+    """
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def repeat(seed: int, body: Callable[[np.random.Generator], Any]) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            while not stop.is_set():
+                with contextlib.suppress(MemoryError):
+                    body(rng)
+        except BaseException as error:
+            failures.append(error)
+            stop.set()
+
+    threads = [threading.Thread(target=repeat, args=each) for each in enumerate(bodies)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        stop.wait(seconds)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    if failures:
+        raise failures[0]

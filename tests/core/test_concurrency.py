@@ -4,13 +4,10 @@ C02 and contract 12: calls serialise. C13: any order of destruction.
 """
 
 import contextlib
-import gc
-import sys
-import threading
 
 import numpy as np
 import pytest
-from drive import blocks_of, feed, position_of, prefill
+from drive import Meddler, blocks_of, feed, in_threads, position_of, prefill, struck
 
 from pagedcache.core import BlockPool, SequenceTable
 from pagedcache.errors import PagedCacheError, StepClosed
@@ -31,61 +28,19 @@ VERBS = {
 }
 
 
-class Owned:
-    """What callers write around a handle. In a cycle, so that only the collector ends it."""
-
-    def __init__(self, table, sid):
-        self.table, self.sid, self.me = table, sid, self
-
-    def __del__(self):
-        self.table.release([self.sid])
-
-
-@pytest.fixture
-def collector():
-    """The collector off, and its thresholds put back at the end."""
-    thresholds, enabled = gc.get_threshold(), gc.isenabled()
-    gc.collect()
-    gc.disable()
-    gc.freeze()  # what the test session holds need not be searched again and again
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*thresholds)
-    if enabled:
-        gc.enable()
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_finalizer_may_release_in_the_middle_of_any_verb(collector, verb):
     """The collector strikes at the k-th allocation, wherever inside the verb that is."""
     for k in range(1, 40):
         table = SequenceTable(BlockPool(64), 4, max_sequences=8)
         sids, counts = np.array([prefill(table, [1] * 18)]), np.array([4], np.int32)
-        call = VERBS[verb]
-        owned = Owned(table, prefill(table, [2] * 18))
-        gc.set_threshold(gc.get_count()[0] + k, 10, 10)
-        del owned
-        gc.enable()
-        call(table, sids, counts)
-        gc.disable()
-        table.check()
-        gc.collect()
+        other = prefill(table, [2] * 18)
+        struck(lambda t=table, sid=other: t.release([sid]), lambda t=table, s=sids, n=counts: VERBS[verb](t, s, n), k)
         table.check()
         if verb == "fork":
             assert table.stats().sequences == 3
         elif verb != "release":
             assert position_of(table, int(sids[0])) == {"truncate": 4, "commit": 22}.get(verb, 18)
-
-
-class Meddler:
-    """An integer array that calls `act` when it is looked at."""
-
-    def __init__(self, values, act):
-        self.values, self.act = values, act
-
-    def __array__(self, *_, **__):
-        self.act()
-        return np.array(self.values)
 
 
 MEDDLED = {
@@ -134,16 +89,6 @@ def test_an_argument_that_calls_back_finds_or_leaves_a_sound_table(call, act):
 def test_threads_share_a_table():
     """Readers, sharers and one engine loop, switched as often as can be."""
     table = SequenceTable(BlockPool(400), 4, max_sequences=64)
-    failures, stop = [], threading.Event()
-
-    def worker(seed, body):
-        rng = np.random.default_rng(seed)
-        try:
-            while not stop.is_set():
-                body(rng)
-        except BaseException as error:
-            failures.append(error)
-            stop.set()
 
     def share(rng):
         admission = table.admit([[int(rng.integers(3))] * int(rng.integers(1, 20))], pads=[int(rng.integers(2))])
@@ -170,40 +115,17 @@ def test_threads_share_a_table():
         stats = table.stats()
         assert stats.used + stats.free == 400 and stats.cached <= stats.free
 
-    threads = [threading.Thread(target=worker, args=(n, body)) for n, body in enumerate([share, share, engine, look])]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        stop.wait(1.5)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(interval)
-    if failures:
-        raise failures[0]
+    in_threads(share, share, engine, look, seconds=1.5)
     table.check()
     assert table.stats().free == 400 and table.stats().sequences == 0
 
 
 @pytest.mark.parametrize("name", ["kv_indptr", "kv_indices", "kv_last_page_len", "slots", "block_tables", "diff"])
-def test_a_finalizer_that_replaces_the_step_while_its_arrays_are_made(name):
+def test_a_finalizer_that_replaces_the_step_while_its_arrays_are_made(collector, name):
     """The array of a step is made or refused; it is never filled from the next step's larger one."""
-
-    class Owner:
-        def __init__(self, finish):
-            self.finish, self.cycle = finish, self
-
-        def __del__(self):
-            self.finish()
-
     for countdown in range(1, 10):
         table = SequenceTable(BlockPool(150), 4, max_sequences=100)
         ids = table.admit([[1]] * 100).ids
-        gc.collect()
-        gc.disable()
         step = table.extend(ids[:1], 1)
         later = []
 
@@ -211,19 +133,8 @@ def test_a_finalizer_that_replaces_the_step_while_its_arrays_are_made(name):
             table.abandon(step)
             later.append(table.extend(ids, 1))
 
-        owner = Owner(finish)
-        threshold = gc.get_threshold()
-        gc.set_threshold(gc.get_count()[0] + countdown, 10, 10)
-        del owner
-        gc.enable()
-        try:
-            with contextlib.suppress(StepClosed):
-                assert len(getattr(step, name)) <= 2
-        finally:
-            gc.disable()
-            gc.set_threshold(*threshold)
-            gc.collect()
-            gc.enable()
+        with contextlib.suppress(StepClosed):
+            assert struck(finish, lambda step=step: len(getattr(step, name)), countdown) <= 2
         for each in later:
             assert len(getattr(each, name)) >= 100 and len(each.slots) == 100
             table.abandon(each)

@@ -1,12 +1,8 @@
 """What the prefix cache tells of itself: kinds, names, tokens, and how a reader that fell behind catches up."""
 
-import contextlib
-import sys
-import threading
-
 import numpy as np
 import pytest
-from drive import feed, prefill, snapshot
+from drive import feed, in_threads, prefill, snapshot
 
 from pagedcache import Namespace, content, salt
 from pagedcache.core import BlockPool, EventKind, SequenceTable
@@ -225,35 +221,15 @@ def test_names_follow_keys_through_forks_and_swaps(table):
 def test_threads_may_share_the_reading():
     """Each event goes to one of them, whole; digests need the events before, whoever drained those."""
     table = SequenceTable(BlockPool(64), 4, events="tokens")
-    stop, failures, told = threading.Event(), [], []
+    told = []
 
-    def repeat(body):
-        try:
-            while not stop.is_set():
-                body()
-        except BaseException as error:
-            failures.append(error)
-            stop.set()
+    def work(rng):
+        table.release([prefill(table, rng.integers(0, 3, 30))])
 
-    def work():
-        rng = np.random.default_rng(len(told))
-        with contextlib.suppress(MemoryError):
-            table.release([prefill(table, rng.integers(0, 3, 30))])
+    def read(_):
+        told.append(table.events())
 
-    interval = sys.getswitchinterval()
-    threads = [threading.Thread(target=repeat, args=(b,)) for b in (work, *[lambda: told.append(table.events())] * 2)]
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        stop.wait(1)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(interval)
-    if failures:
-        raise failures[0]
+    in_threads(work, read, read)
     told.append(table.events())
     kinds = np.concatenate([events["kind"] for events in told])
     assert (kinds == STORED).sum() - (kinds == REMOVED).sum() == table.stats().published

@@ -5,15 +5,11 @@ runs at any allocation. Whatever happens, the table stays sound, and rows that n
 """
 
 import contextlib
-import gc
 import itertools
-import sys
 import threading
 
-import numpy as np
 import pytest
-from drive import blocks_of, feed, position_of, prefill
-from test_concurrency import Meddler, collector  # noqa: F401
+from drive import Meddler, blocks_of, feed, in_threads, position_of, prefill, struck
 
 from pagedcache import EventKind, Namespace, salt
 from pagedcache.core import BlockPool, PriorityTTL, SequenceTable
@@ -85,62 +81,42 @@ ACTS = {
 }
 
 
+def quietly(act):
+    """The act, which may be refused in the state that it finds."""
+
+    def acting():
+        with contextlib.suppress(PagedCacheError, ValueError, KeyError):
+            act()
+
+    return acting
+
+
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("call", CALLS)
 def test_an_argument_that_calls_back(call, act):
     world = World()
 
-    def meddle():
-        with contextlib.suppress(PagedCacheError, ValueError, KeyError):
-            ACTS[act](world)
-
-    with contextlib.suppress(PagedCacheError, ValueError, KeyError):
-        CALLS[call](world, lambda values: Meddler(values, meddle))
+    meddle = quietly(lambda: ACTS[act](world))
+    quietly(lambda: CALLS[call](world, lambda values: Meddler(values, meddle)))()
     world.sound()
     world.table.events()
     published = world.table.stats().published
     assert world.table.reset() == published and (world.table.events()["kind"] == EventKind.REMOVED).sum() == published
 
 
-class Doomed:
-    """In a cycle, so that only the collector ends it: then it acts."""
-
-    def __init__(self, act):
-        self.act, self.me = act, self
-
-    def __del__(self):
-        with contextlib.suppress(PagedCacheError, ValueError, KeyError):
-            self.act()
-
-
-def struck(act, call, k):
-    """Call with a finalizer that strikes at the k-th allocation."""
-    thresholds = gc.get_threshold()
-    doomed = Doomed(act)
-    gc.set_threshold(gc.get_count()[0] + k, 10, 10)
-    del doomed
-    gc.enable()
-    try:
-        return call()
-    finally:
-        gc.disable()
-        gc.set_threshold(*thresholds)
-        gc.collect()
-
-
 FINALIZERS = "release all|reset|unpin|swap|close the step|new keys|fill the pool".split("|")
 
 
 @pytest.mark.parametrize("call", [name for name in CALLS if name != "events"])
-def test_a_finalizer_in_the_middle_of_a_verb(collector, call):  # noqa: F811
+def test_a_finalizer_in_the_middle_of_a_verb(collector, call):
     for k, act in itertools.product(range(1, 11), FINALIZERS):
         world = World(PriorityTTL([None, None]) if k % 2 else None)
-        with contextlib.suppress(PagedCacheError, ValueError, KeyError):
-            struck(lambda world=world, act=act: ACTS[act](world), lambda world=world: CALLS[call](world, list), k)
+        meddle = quietly(lambda world=world, act=act: ACTS[act](world))
+        struck(meddle, quietly(lambda world=world: CALLS[call](world, list)), k)
         world.sound()
 
 
-def test_a_finalizer_that_takes_the_name_of_a_pin(collector):  # noqa: F811
+def test_a_finalizer_that_takes_the_name_of_a_pin(collector):
     """What is pinned and what is counted is the same, and only one of the two has the name."""
     options = {"namespace": "n", "keys": [[salt("s", 3)]] * 9}
     for k in range(1, 120):
@@ -151,7 +127,7 @@ def test_a_finalizer_that_takes_the_name_of_a_pin(collector):  # noqa: F811
             table.pin([[5] * 9], "x", namespace="n", keys=options["keys"][:1])
 
         with contextlib.suppress(ValueError):
-            struck(take, lambda table=table: table.pin([[5] * 9] * 9, "x", **options), k)
+            struck(quietly(take), lambda table=table: table.pin([[5] * 9] * 9, "x", **options), k)
         table.check()
         assert table.num_pinned in (2, 18)
         table.unpin("x")
@@ -178,7 +154,7 @@ def churn(table, first):
 
 
 @pytest.mark.parametrize("overrun", [False, True])
-def test_a_finalizer_that_publishes_and_evicts_while_events_are_read(collector, overrun):  # noqa: F811
+def test_a_finalizer_that_publishes_and_evicts_while_events_are_read(collector, overrun):
     table = SequenceTable(BlockPool(12), 4, events="tokens")
     for k in range(1, 40, 2):
         for turn in range(240 if overrun else 5):
@@ -193,7 +169,7 @@ def test_a_finalizer_that_publishes_and_evicts_while_events_are_read(collector, 
         table.check()
 
 
-def test_a_finalizer_that_reads_events_while_events_are_read(collector):  # noqa: F811
+def test_a_finalizer_that_reads_events_while_events_are_read(collector):
     """Both get events; together, in the order of their calls' ends or not, they are all, and each is named rightly."""
     for k in range(1, 60):
         table = SequenceTable(BlockPool(12), 4, events="tokens")
@@ -211,18 +187,7 @@ def test_a_finalizer_that_reads_events_while_events_are_read(collector):  # noqa
 def test_threads_in_all_verbs():
     """Beams, trees, swaps, pins, keys and events at once; one engine with two steps in flight."""
     table = SequenceTable(BlockPool(300), 4, max_sequences=64, steps_in_flight=2)
-    failures, stop = [], threading.Event()
     lock = threading.Lock()  # steps close in order: who opens one keeps others from doing so
-
-    def worker(seed, body):
-        rng = np.random.default_rng(seed)
-        try:
-            while not stop.is_set():
-                with contextlib.suppress(MemoryError):
-                    body(rng)
-        except BaseException as error:
-            failures.append(error)
-            stop.set()
 
     def engine(rng):
         with lock:
@@ -258,20 +223,7 @@ def test_threads_in_all_verbs():
         stats = table.stats()
         assert stats.used + stats.free == 300
 
-    threads = [threading.Thread(target=worker, args=(n, b)) for n, b in enumerate([engine, control, look, look])]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        stop.wait(1)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(interval)
-    if failures:
-        raise failures[0]
+    in_threads(engine, control, look, look)
     table.reset()
     table.check()
     assert table.stats().free == 300 and table.stats().sequences == 0 and table.num_pinned == 0
