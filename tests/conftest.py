@@ -1,5 +1,6 @@
-"""What every test gets: one BLAS thread, reproducible hypothesis runs, paths of the checkout."""
+"""What every test gets: one BLAS thread, reproducible hypothesis runs, paths of the checkout, a quick collector."""
 
+import gc
 import os
 
 # Before NumPy is imported, and inherited by subprocesses: BLAS threads that wait for busy cores spin (docs/caveats.md).
@@ -14,6 +15,12 @@ from hypothesis import settings  # noqa: E402
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_collection_finish() -> None:
+    """Many tests run the collector, which would search all that the session has imported each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
