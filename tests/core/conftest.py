@@ -1,7 +1,14 @@
-"""Tables that audit themselves when their test ends; the collector, held."""
+"""Tables that audit themselves when their test ends; the collector, held; a policy's C face."""
 
 import gc
+import importlib
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -45,3 +52,19 @@ def collector() -> Iterator[None]:
     gc.set_threshold(*thresholds)
     if enabled:
         gc.enable()
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """The module in policy_driver/: the policy's C face, for Python."""
+    if shutil.which("cc") is None and shutil.which("gcc") is None:
+        pytest.skip("needs a C compiler")
+    folder = tmp_path_factory.mktemp("driver")
+    shutil.copytree(Path(__file__).parent / "policy_driver", folder, dirs_exist_ok=True)
+    command = [sys.executable, "-P", "setup.py", "-q", "build_ext", "--inplace"]
+    quick = os.environ | {"CFLAGS": "-O0 -g0"}  # it is built once and runs for a moment
+    done = subprocess.run(command, cwd=folder, env=quick, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module("policy_driver")
+    sys.path.remove(str(folder))
