@@ -15,7 +15,7 @@ from pagedcache.serving import generate
 RUNS = json.loads((Path(__file__).parents[1] / "data" / "smollm2_greedy.json").read_text())["runs"]
 SHORT = [run for run in RUNS if "prompt" in run]
 PROMPTS = [run["prompt_tokens"] for run in SHORT]
-N = 24  # tokens compared; tests/slow compares all 48
+N = 16  # tokens compared, across the border of a block of 16; tests/slow compares all 48
 EXPECTED = [run["greedy_tokens"][:N] for run in SHORT]
 
 
@@ -67,12 +67,13 @@ def test_forked(run):
 def test_after_a_prefix_hit(run, smollm2, block_size):
     """Prompts continued from blocks that an earlier sequence left behind."""
     with KVCache(smollm2[0].cache_spec(block_size=block_size), num_blocks=200) as cache:
-        first = run(PROMPTS, cache=cache)
+        first = run(PROMPTS, cache=cache, max_tokens=1)
         again = run(PROMPTS, cache=cache)
         cache.check()
     assert first.report.reused_tokens == 0
     assert again.report.reused_tokens == sum((len(prompt) - 1) // block_size * block_size for prompt in PROMPTS)
-    assert tokens_of(again) == tokens_of(first) == EXPECTED
+    assert tokens_of(first) == [tokens[:1] for tokens in EXPECTED]
+    assert tokens_of(again) == EXPECTED
 
 
 def advance(model, cache, ids, rows):
