@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["as_bits", "dtype_of_result", "is_bfloat16", "narrowed", "numbers", "put", "widened"]
+__all__ = ["as_bits", "is_bfloat16", "narrowed", "numbers", "put", "widened"]
 
 Floats = npt.NDArray[Any]  # float32, float16, or uint16 for bfloat16
 
@@ -56,14 +56,6 @@ def numbers(name: str, values: Any, storage_dtype: str) -> Floats:
         return array.astype(array.dtype.newbyteorder("="))
     bits = ", or uint16 that holds bfloat16" if storage_dtype == "bfloat16" else ""
     raise TypeError(f"{name} is {array.dtype}; it must be float32, float16 or bfloat16 of ml_dtypes{bits}")
-
-
-def dtype_of_result(given: Any, array: Floats) -> np.dtype[Any]:
-    """Return the argument's own dtype, or float32 where it came as the bits of a dtype that NumPy has not."""
-    dtype = getattr(given, "dtype", None)
-    if isinstance(dtype, np.dtype) and is_bfloat16(dtype):
-        return dtype
-    return np.dtype(np.float32) if array.dtype == np.uint16 else array.dtype
 
 
 def widened(values: Floats, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:

@@ -8,9 +8,10 @@ import numpy.typing as npt
 
 from pagedcache.backends.host import moves
 from pagedcache.backends.host.arguments import slots as _slots
-from pagedcache.backends.host.formats import dtype_of_result, narrowed, numbers, put, widened
+from pagedcache.backends.host.formats import narrowed, numbers, put, widened
 from pagedcache.backends.host.merge import merged
 from pagedcache.backends.host.quantised import quantised
+from pagedcache.backends.host.queries import dtype_of_out, parts_of
 from pagedcache.backends.host.storage import HostStorage
 from pagedcache.backends.protocol import Backend, Capabilities, ChecksAttend, StepLike
 from pagedcache.backends.reference._call import checked
@@ -174,17 +175,10 @@ class NumpyBackend:
         >>> out.item(), round(lse.item(), 4)
         (3.0, 0.6931)
         """
-        parts = np.asarray(outs)
-        values = numbers("outs", parts, "bfloat16")
-        logs = np.asarray(lses)
-        if logs.dtype != np.float32 or logs.ndim != 3 or not len(logs) or values.shape[:-1] != logs.shape:
-            raise ValueError(
-                f"outs is {parts.dtype} {parts.shape} and lses {logs.dtype} {logs.shape}; they must be "
-                "[parts, tokens, q_heads, v_head_dim] and float32 [parts, tokens, q_heads], with at least one part"
-            )
+        parts, values, logs = parts_of(outs, lses)
         with np.errstate(all="ignore"):
             mean, lse = merged(widened(values), logs)
-        out = np.empty(mean.shape, dtype_of_result(parts, values))
+        out = np.empty(mean.shape, dtype_of_out(parts, values))
         put(out, mean)
         return out, lse
 

@@ -9,11 +9,11 @@ import numpy.typing as npt
 from pagedcache.backends._step_like import StepLike
 from pagedcache.backends.host.arguments import output
 from pagedcache.backends.host.batch import sequences, shared_prefixes, trees
-from pagedcache.backends.host.formats import dtype_of_result, numbers
+from pagedcache.backends.host.formats import numbers
+from pagedcache.backends.host.queries import dtype_of_out, shape_of_q
 from pagedcache.backends.host.rule import Rule, chosen_precision, make_rule
 from pagedcache.backends.host.sight import Sight
 from pagedcache.backends.host.storage import HostStorage
-from pagedcache.spec import CacheSpec
 
 __all__ = ["AttendCall", "checked"]
 
@@ -37,7 +37,7 @@ def checked(
     """Return the call, or raise what is wrong with its arguments; nothing was written."""
     spec = storage.spec
     queries = numbers("q", q, spec.dtype)
-    tokens, q_heads, _ = _shape_of_q(queries, spec)
+    tokens, q_heads, _ = shape_of_q(queries, spec)
     chosen_precision(backend, precision, ["exact"])
     rule = make_rule(q_heads, spec.head_dim, **variants)
     masks = trees(mask, mask_indptr, step.qo_indptr)
@@ -49,14 +49,6 @@ def checked(
         rule,
         sights,
         shared_prefixes(step, sights, spec.block_size),
-        output("out", out, shape, (dtype_of_result(q, queries), np.dtype(np.float32))),
+        output("out", out, shape, (dtype_of_out(q, queries), np.dtype(np.float32))),
         output("lse", lse, shape[:2], (np.dtype(np.float32),)),
     )
-
-
-def _shape_of_q(q: npt.NDArray[Any], spec: CacheSpec) -> tuple[int, int, int]:
-    if q.ndim != 3 or q.shape[2] != spec.head_dim:
-        raise ValueError(f"q has shape {q.shape}; it must be [tokens, q_heads, {spec.head_dim}]")
-    if q.shape[1] == 0 or q.shape[1] % spec.kv_heads:
-        raise ValueError(f"q has {q.shape[1]} heads; it must be a multiple of the cache's kv_heads={spec.kv_heads}")
-    return q.shape
