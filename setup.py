@@ -15,6 +15,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 
 SOURCES = ("pagedcache", "pagedcache/backends")
+SOURCES = ("pagedcache", "pagedcache/backends")  # folders of packages
 GENERATED = "build/cython"  # the C that Cython writes: outside the packages, so that no wheel carries it
 DIRECTIVES = {
     "language_level": 3,
@@ -65,7 +66,7 @@ def cythonize_strictly(extensions: list[Extension]) -> list[Extension]:
     if hints:
         for module in modules:  # or the next build would find the C up to date and pass
             for source in module.sources:
-                if source.endswith(".c"):
+                if Path(source).is_relative_to(GENERATED):
                     Path(source).unlink(missing_ok=True)
         raise SystemExit("\n".join(["The build fails on these hints of Cython; declare the helpers noexcept:", *hints]))
     return modules
@@ -84,9 +85,6 @@ setup(
     package_data={"": ["*.pyi", "*.pxd", "*.h"], "pagedcache": ["py.typed"]},
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize_strictly(
-        [
-            extension(pyx)
-            for pyx in sorted([*Path("pagedcache").glob("core/*.pyx"), *Path("pagedcache/backends").glob("*/*.pyx")])
-        ]
+        [extension(pyx) for place in SOURCES for pyx in sorted(Path(place).glob("*/*.pyx"))]
     ),
 )
