@@ -14,7 +14,6 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 
-SOURCES = ("pagedcache", "pagedcache/backends")
 SOURCES = ("pagedcache", "pagedcache/backends")  # folders of packages
 GENERATED = "build/cython"  # the C that Cython writes: outside the packages, so that no wheel carries it
 DIRECTIVES = {

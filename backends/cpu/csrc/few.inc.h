@@ -85,13 +85,6 @@ PC_INLINE int PC_NAME(next_tile)(const pc_item *item, int32_t *key, int32_t *n) 
     return 1;
 }
 
-#undef PC_AHEAD
-#define PC_AHEAD(ahead, i, at)                          \
-    do {                                                \
-        PC_PREFETCH((ahead)->near + (ahead)->near_at[i] + (at)); \
-        PC_PREFETCH((ahead)->far + (ahead)->far_at[i] + (at));   \
-    } while (0)
-
 typedef struct PC_NAME(ahead) { /* what to prefetch: the rows of the next cell and of the one after it */
     const char *near, *far;
     const int64_t *near_at, *far_at;
@@ -102,17 +95,27 @@ PC_INLINE void PC_NAME(products)(const int dtype, const int rows, const int fetc
                                  const char *k, const int64_t *at, int32_t width, float *s,
                                  const PC_NAME(ahead) *ahead, int32_t first) {
     const int tokens = PC_TOKENS(rows), size = PC_SIZE(dtype), line = 64 / size;
-    const int step = line < W ? W : line;
+    const int step = line < W ? W : line; /* numbers between two prefetches of a row */
+    const int64_t whole = width / step * step, vectors = width / W * W;
     PC_NO_UNROLL for (int t0 = 0; t0 < 16; t0 += tokens) {
+        const char *row[PC_ACCUMULATORS], *near[PC_ACCUMULATORS], *far[PC_ACCUMULATORS];
         vf a[PC_ACCUMULATORS];
         PC_UNROLL for (int i = 0; i < PC_ACCUMULATORS; i++) a[i] = v_zero();
-        int32_t d = 0;
-        PC_NO_UNROLL for (; d + step <= width; d += step) {
-            if (fetch) PC_UNROLL for (int t = 0; t < tokens; t++) PC_AHEAD(ahead, first + t0 + t, d * size);
+        PC_UNROLL for (int t = 0; t < tokens; t++) {
+            row[t] = k + at[t0 + t];
+            near[t] = fetch ? ahead->near + ahead->near_at[first + t0 + t] : NULL;
+            far[t] = fetch ? ahead->far + ahead->far_at[first + t0 + t] : NULL;
+        }
+        int64_t d = 0;
+        PC_NO_UNROLL for (; d < whole; d += step) {
+            if (fetch) PC_UNROLL for (int t = 0; t < tokens; t++) {
+                PC_PREFETCH(near[t] + d * size);
+                PC_PREFETCH(far[t] + d * size);
+            }
             PC_UNROLL for (int e = 0; e < step; e += W) {
                 vf x[PC_ACCUMULATORS];
                 PC_UNROLL for (int t = 0; t < tokens; t++) {
-                    x[t] = n_load(dtype, k + at[t0 + t] + (int64_t)(d + e) * size);
+                    x[t] = n_load(dtype, row[t] + d * size + e * size);
                     if (rows > 1) PC_HOLD(x[t]);
                 }
                 PC_UNROLL for (int g = 0; g < rows; g++) {
@@ -121,9 +124,9 @@ PC_INLINE void PC_NAME(products)(const int dtype, const int rows, const int fetc
                 }
             }
         }
-        PC_NO_UNROLL for (; d + W <= width; d += W)
+        PC_NO_UNROLL for (; d < vectors; d += W)
             PC_UNROLL for (int t = 0; t < tokens; t++) {
-                const vf x = n_load(dtype, k + at[t0 + t] + (int64_t)d * size);
+                const vf x = n_load(dtype, row[t] + d * size);
                 PC_UNROLL for (int g = 0; g < rows; g++) a[g * tokens + t] += x * v_load(q + g * q_width + d);
             }
         float sums[PC_ACCUMULATORS];
@@ -141,9 +144,18 @@ PC_INLINE void PC_NAME(sum_columns)(const int dtype, const int rows, const int v
     vf a[4][8];
     PC_UNROLL for (int g = 0; g < rows; g++)
         PC_UNROLL for (int i = 0; i < vectors; i++) a[g][i] = v_load(acc + g * v_width + d + i * W);
-    PC_NO_UNROLL for (int32_t t = 0; t < n; t++) {
-        if (fetch) PC_UNROLL for (int e = 0; e < vectors * W * size; e += 64) PC_AHEAD(ahead, t, d * size + e);
-        const char *row = v + at[t] + (int64_t)d * size;
+    v += (int64_t)d * size;
+    const char *near_base = ahead->near + (int64_t)d * size, *far_base = ahead->far + (int64_t)d * size;
+    const int64_t *near_at = ahead->near_at, *far_at = ahead->far_at;
+    PC_NO_UNROLL for (int64_t t = 0; t < n; t++) {
+        const char *row = v + at[t];
+        if (fetch) {
+            const char *near = near_base + near_at[t], *far = far_base + far_at[t];
+            PC_UNROLL for (int e = 0; e < vectors * W * size; e += 64) {
+                PC_PREFETCH(near + e);
+                PC_PREFETCH(far + e);
+            }
+        }
         vf y[4];
         PC_UNROLL for (int g = 0; g < rows; g++) y[g] = v_set(p[g * PC_TILE + t]);
         PC_UNROLL for (int i = 0; i < vectors; i++) {

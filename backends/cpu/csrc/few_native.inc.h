@@ -19,14 +19,23 @@ PC_INLINE void PC_NAME(products_native)(const int rows, const int fetch, const u
                                         const PC_NAME(ahead) *ahead, int32_t first) {
     const int tokens = PC_TOKENS(rows);
     PC_NO_UNROLL for (int t0 = 0; t0 < 16; t0 += tokens) {
+        const char *row[16], *near[16], *far[16];
         vf a[16];
         PC_UNROLL for (int i = 0; i < 16; i++) a[i] = v_zero();
-        PC_NO_UNROLL for (int32_t d = 0; d < width; d += 32) {
+        PC_UNROLL for (int t = 0; t < tokens; t++) {
+            row[t] = k + at[t0 + t];
+            near[t] = fetch ? ahead->near + ahead->near_at[first + t0 + t] : NULL;
+            far[t] = fetch ? ahead->far + ahead->far_at[first + t0 + t] : NULL;
+        }
+        PC_NO_UNROLL for (int64_t d = 0; d < width; d += 32) {
             const __mmask32 mask = PC_MASK(width - d);
-            if (fetch) PC_UNROLL for (int t = 0; t < tokens; t++) PC_AHEAD(ahead, first + t0 + t, d * 2);
             __m512i x[16];
+            if (fetch) PC_UNROLL for (int t = 0; t < tokens; t++) {
+                PC_PREFETCH(near[t] + d * 2);
+                PC_PREFETCH(far[t] + d * 2);
+            }
             PC_UNROLL for (int t = 0; t < tokens; t++) {
-                x[t] = _mm512_maskz_loadu_epi16(mask, k + at[t0 + t] + (int64_t)d * 2);
+                x[t] = _mm512_maskz_loadu_epi16(mask, row[t] + d * 2);
                 if (rows > 1) PC_HOLD(x[t]);
             }
             PC_UNROLL for (int g = 0; g < rows; g++) {
@@ -55,8 +64,10 @@ PC_INLINE void PC_NAME(pairs_native)(const int rows, const int pairs, const int 
     PC_NO_UNROLL for (int32_t t = 0; t < n; t += 2) {
         const int32_t u = t + 1 < n ? t + 1 : t;
         if (fetch) PC_UNROLL for (int e = 0; e < 64 * pairs; e += 64) {
-            PC_AHEAD(ahead, t, d * 2 + e);
-            PC_AHEAD(ahead, u, d * 2 + e);
+            PC_PREFETCH(ahead->near + ahead->near_at[t] + (int64_t)d * 2 + e);
+            PC_PREFETCH(ahead->far + ahead->far_at[t] + (int64_t)d * 2 + e);
+            PC_PREFETCH(ahead->near + ahead->near_at[u] + (int64_t)d * 2 + e);
+            PC_PREFETCH(ahead->far + ahead->far_at[u] + (int64_t)d * 2 + e);
         }
         __m512i y[4];
         PC_UNROLL for (int g = 0; g < rows; g++) {
