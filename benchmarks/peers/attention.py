@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "benchmarks"))  # the suites, for the allocator under churn
 
 from _attention import bars, report  # noqa: E402
-from _attention.cells import choose, churned, every_cell, quick  # noqa: E402
+from _attention.cells import Cell, choose, churned, every_cell, quick  # noqa: E402
 from _attention.driver import PEERS, Field  # noqa: E402
 from _attention.figures import Figures  # noqa: E402
 from _attention.picture import draw  # noqa: E402
@@ -57,6 +57,7 @@ def arguments(argv):
     parser.add_argument("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)}; default all")
     parser.add_argument("--shrink", type=int, default=1, metavar="N", help="divide lengths by N: does it run?")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--update", action="store_true", help="keep the results that are there of other cells")
     parser.add_argument("--from", dest="source", type=Path, help="report on a results.json instead of measuring")
     return parser.parse_args(argv)
 
@@ -78,6 +79,9 @@ def measure(options):
         cells, large = chosen(options)
     except ValueError as problem:
         sys.exit(str(problem))
+    options.output.mkdir(parents=True, exist_ok=True)
+    previous = options.output / "results.json"
+    before = json.loads(previous.read_text())["cells"] if options.update and previous.exists() else []
     settings = {"threads": options.threads, "backend": options.backend}
     peers = [name for name in options.peers.split(",") if name]
     with Field([sys.executable, *options.python], settings, peers) as field:
@@ -92,16 +96,24 @@ def measure(options):
             "backend": options.backend, "shrunk": options.shrink, "versions": field.versions(),
             "flops": [fp32, bf16], "machine": {"cpu": cpu(), "cpus": os.cpu_count(), "system": platform.platform()},
         }  # fmt: skip
+        about["missing"] = field.missing
         entries = []
         for cell in cells:
             entries.append(field.measure(cell, options.rounds, options.seconds))
+            report.save_json(options.output / "results.json", about, kept(entries, before))
             print(report.line(Figures(entries[-1], options.by)), flush=True)
             for name, why in entries[-1]["failed"].items():
                 print(f"{'':8}  {name}: {why}")
-        about["missing"] = field.missing
     for cell in large:
         print(f"skipped, K and V take {cell.pool_bytes / 2**30:.1f} GiB: {cell.group} {cell.label}")
-    return about, entries
+    return about, kept(entries, before)
+
+
+def kept(entries, before):
+    """The results, and those of earlier ones that are of other cells, in the order of `every_cell`."""
+    order = {cell.words: place for place, cell in enumerate(every_cell())}
+    results = {Cell.from_dict(entry["cell"]).words: entry for entry in [*before, *entries]}
+    return [results[words] for words in sorted(results, key=order.get)]
 
 
 def cpu():
@@ -123,8 +135,6 @@ def main(argv=None):
     figures = [Figures(entry, options.by) for entry in entries]
     verdicts = list(bars.verdicts(figures))
     options.output.mkdir(parents=True, exist_ok=True)
-    if not options.source:
-        report.save_json(options.output / "results.json", about, entries)
     (options.output / "README.md").write_text(report.markdown(about, entries, verdicts))
     if (problem := draw(options.output / "decode.svg", figures)) is not None:
         print(problem)

@@ -31,20 +31,21 @@ class NotOffered(Failed):
 class Worker:
     """The other end of worker.py."""
 
-    def __init__(self, name, python, options):
+    def __init__(self, name, python, options, pythons):
         self.name = name
         environment = os.environ | dict.fromkeys(
             ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PAGEDCACHE_THREADS"), str(options["threads"])
         )
         paths = [str(HERE.parent), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        if name in OPENMP and (library := Path(python).parent.parent / "lib" / OPENMP[name]).exists():
-            environment["LD_PRELOAD"] = str(library)
+        found = [lib for p in pythons if (lib := Path(p).parent.parent / "lib" / OPENMP.get(name, "none")).exists()]
+        if found:
+            environment["LD_PRELOAD"] = str(found[0])
         self.process = subprocess.Popen(
             [python, "-m", "_attention.worker", name, json.dumps(options)],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
-        self.version = self._answer()
+        self.version = self._answer() + (f", with {OPENMP[name]}" if found else "")
 
     def ask(self, do, **fields):
         try:
@@ -78,7 +79,7 @@ class Field:
             problems = []
             for python in pythons:
                 try:
-                    self.workers[name] = Worker(name, python, options)
+                    self.workers[name] = Worker(name, python, options, pythons)
                     break
                 except (Failed, OSError) as problem:
                     problems.append(str(problem))

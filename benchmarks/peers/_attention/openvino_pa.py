@@ -26,6 +26,8 @@ def version(options):
 def open_sides(cell, options):
     if cell.dtype not in TYPES:
         raise Unsupported("float32 and bfloat16 only")
+    if cell.dtype == "bf16" and "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise Unsupported("no bfloat16 on this CPU")
     if cell.group in ("tax", "append", "floor"):
         raise Unsupported("not compared")
     return {"openvino": Attend(cell, options.threads)}

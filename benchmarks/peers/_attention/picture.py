@@ -2,6 +2,7 @@
 
 from statistics import median
 
+from _attention.bars import BEYOND_CACHES
 from _attention.figures import geometric_mean
 
 COLOURS = {
@@ -19,7 +20,7 @@ def draw(path, figures):
         from matplotlib import pyplot
     except ImportError:
         return "no picture: matplotlib is not installed (pip install pagedcache[plot])"
-    cells = [f for f in figures if f.group == "decode" and f.us() and f.kv_bytes > 8 << 20]
+    cells = [f for f in figures if f.group == "decode" and f.us() and f.kv_bytes > BEYOND_CACHES]
     if not cells:
         return "no picture: no decode cell with more than 8 MiB of K and V was measured"
     kinds = list(dict.fromkeys((f.heads, f.dtype) for f in cells))

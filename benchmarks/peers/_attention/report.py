@@ -1,7 +1,9 @@
 """The results as lines on the screen, as JSON, as a Markdown table and as a picture."""
 
 import json
+from itertools import groupby
 
+from _attention.bars import BEYOND_CACHES
 from _attention.figures import Figures, geometric_mean
 
 HEADLINES = {
@@ -62,12 +64,18 @@ def markdown(about, entries, verdicts):
 def _table(figures):
     families = list(dict.fromkeys(name for f in figures for name in f.families()))
     rows = [["heads", "type", "cell", "ours", "rate", "of read", *families]]
-    for f in figures:
-        row = [f.heads, f.dtype, f.name, f"{f.us():.1f} us", rate(f), f"{f.fraction:.2f}" if f.fraction else ""]
-        rows.append(row + [_cell(f, name) for name in families])
-    if len(figures) > 1:
-        means = (geometric_mean([f.ratio(name) for f in figures]) for name in families)
-        rows.append(["mean", "", "", "", "", "", *(f"{mean:.2f}x" if mean else "" for mean in means)])
+    for (heads, dtype), some in groupby(figures, key=lambda f: (f.heads, f.dtype)):
+        some = list(some)
+        for f in some:
+            row = [f.heads, f.dtype, f.name, f"{f.us():.1f} us", rate(f), f"{f.fraction:.2f}" if f.fraction else ""]
+            rows.append(row + [_cell(f, name) for name in families])
+        large = [f for f in some if f.kv_bytes > BEYOND_CACHES]
+        if len(large) > 1:
+            row = [heads, dtype, "**mean of > 8 MiB**", "", f"{geometric_mean([f.gbps for f in large]):.1f} GB/s"]
+            fraction = geometric_mean([f.fraction for f in large])
+            means = [geometric_mean([f.ratio(name) for f in large]) for name in families]
+            row += [f"{fraction:.2f}" if fraction else "", *(f"**{mean:.2f}x**" if mean else "" for mean in means)]
+            rows.append(row)
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 

@@ -50,7 +50,8 @@ class Worker:
 
 
 def told(problem):
-    return f"{type(problem).__name__}: {str(problem)[:300]}"
+    text = " ".join(str(problem).split())
+    return f"{type(problem).__name__}: {text[:240]}"
 
 
 def main(name, options):
