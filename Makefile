@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install lint format test slow sanitize bench record bars peers dist ci clean
+.PHONY: help install lint format test slow sanitize bench record bars peers attention dist ci clean
 
 help:     ## show this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -33,6 +33,9 @@ bars:     ## measure the allocator's bars
 
 peers:    ## measure the allocator against vLLM's, where that is installed
 	python benchmarks/peers/allocator.py
+
+attention: ## measure attention against other libraries, those that are installed
+	python benchmarks/peers/attention.py --bars
 
 dist:     ## build sdist and wheel, and look into them
 	python -m build && python .ci/check_dist.py dist

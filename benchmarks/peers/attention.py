@@ -81,7 +81,8 @@ def measure(options):
         sys.exit(str(problem))
     options.output.mkdir(parents=True, exist_ok=True)
     previous = options.output / "results.json"
-    before = json.loads(previous.read_text())["cells"] if options.update and previous.exists() else []
+    earlier = json.loads(previous.read_text()) if options.update and previous.exists() else {}
+    before, versions = earlier.get("cells", []), earlier.get("about", {}).get("versions", {})
     settings = {"threads": options.threads, "backend": options.backend}
     peers = [name for name in options.peers.split(",") if name]
     with Field([sys.executable, *options.python], settings, peers) as field:
@@ -93,10 +94,10 @@ def measure(options):
         print(f"  {len(cells)} cells; multiply-adds {fp32 / 1e9:.0f} GFLOP/s fp32, {bf16 / 1e9:.0f} bf16", flush=True)
         about = {
             "date": time.strftime("%Y-%m-%d"), "by": options.by, "threads": options.threads, "rounds": options.rounds,
-            "backend": options.backend, "shrunk": options.shrink, "versions": field.versions(),
+            "backend": options.backend, "shrunk": options.shrink, "versions": versions | field.versions(),
             "flops": [fp32, bf16], "machine": {"cpu": cpu(), "cpus": os.cpu_count(), "system": platform.platform()},
         }  # fmt: skip
-        about["missing"] = field.missing
+        about["missing"] = {name: why for name, why in field.missing.items() if name not in about["versions"]}
         entries = []
         for cell in cells:
             entries.append(field.measure(cell, options.rounds, options.seconds))
