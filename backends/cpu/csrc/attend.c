@@ -60,7 +60,8 @@ int pc_attend(const pc_kernels *kernels, pc_job *job, const pc_plan *plan, int32
     pc_run(threads, plan->num_items, plan->costs, attend_item, &c);
     if (parts) {
         const double bytes = (double)sizeof(float) * parts * part;
-        pc_run(pc_worth(threads, bytes, bytes), (tokens + TOKENS_PER_TASK - 1) / TOKENS_PER_TASK, NULL, merge_tokens, &c);
+        pc_run(pc_worth(threads, bytes, bytes), (tokens + TOKENS_PER_TASK - 1) / TOKENS_PER_TASK, NULL, merge_tokens,
+               &c);
     }
     free(c.scratch);
     return PC_OK;

@@ -17,8 +17,8 @@
 
 typedef struct PC_NAME(cells) { /* a tile of keys: where K and V of each are, from the first head on */
     int32_t key, n;
-    int64_t k[PC_TILE], v[PC_TILE];               /* bytes; filled up with the last */
-    int64_t k_scale[PC_TILE], v_scale[PC_TILE];   /* floats */
+    int64_t k[PC_TILE], v[PC_TILE];             /* bytes; filled up with the last */
+    int64_t k_scale[PC_TILE], v_scale[PC_TILE]; /* floats */
 } PC_NAME(cells);
 
 typedef struct PC_NAME(few_state) {
@@ -92,80 +92,80 @@ typedef struct PC_NAME(ahead) { /* what to prefetch: the rows of the next cell a
 
 /* Products of `rows` rows with 16 keys, into s[row][0..16). */
 PC_INLINE void PC_NAME(products)(const int dtype, const int rows, const int fetch, const float *q, int64_t q_width,
-                                 const char *k, const int64_t *at, int32_t width, float *s,
-                                 const PC_NAME(ahead) *ahead, int32_t first) {
+                                 const char *k, const int64_t *at, int32_t width, float *s, const PC_NAME(ahead) *ahead,
+                                 int32_t first) {
     const int tokens = PC_TOKENS(rows), size = PC_SIZE(dtype), line = 64 / size;
     const int step = line < W ? W : line; /* numbers between two prefetches of a row */
     const int64_t whole = width / step * step, vectors = width / W * W;
-    PC_NO_UNROLL for (int t0 = 0; t0 < 16; t0 += tokens) {
+    for (int t0 = 0; t0 < 16; t0 += tokens) {
         const char *row[PC_ACCUMULATORS], *near[PC_ACCUMULATORS], *far[PC_ACCUMULATORS];
         vf a[PC_ACCUMULATORS];
-        PC_UNROLL for (int i = 0; i < PC_ACCUMULATORS; i++) a[i] = v_zero();
-        PC_UNROLL for (int t = 0; t < tokens; t++) {
+        PC_EACH (i, PC_ACCUMULATORS) a[i] = v_zero();
+        PC_EACH (t, tokens) {
             row[t] = k + at[t0 + t];
             near[t] = fetch ? ahead->near + ahead->near_at[first + t0 + t] : NULL;
             far[t] = fetch ? ahead->far + ahead->far_at[first + t0 + t] : NULL;
         }
         int64_t d = 0;
-        PC_NO_UNROLL for (; d < whole; d += step) {
-            if (fetch) PC_UNROLL for (int t = 0; t < tokens; t++) {
-                PC_PREFETCH(near[t] + d * size);
-                PC_PREFETCH(far[t] + d * size);
-            }
-            PC_UNROLL for (int e = 0; e < step; e += W) {
+        for (; d < whole; d += step) {
+            if (fetch)
+                PC_EACH (t, tokens) {
+                    PC_PREFETCH(near[t] + d * size);
+                    PC_PREFETCH(far[t] + d * size);
+                }
+            PC_EACH_BY (e, step, W) {
                 vf x[PC_ACCUMULATORS];
-                PC_UNROLL for (int t = 0; t < tokens; t++) {
+                PC_EACH (t, tokens) {
                     x[t] = n_load(dtype, row[t] + d * size + e * size);
                     if (rows > 1) PC_HOLD(x[t]);
                 }
-                PC_UNROLL for (int g = 0; g < rows; g++) {
+                PC_EACH (g, rows) {
                     const vf y = v_load(q + g * q_width + d + e);
-                    PC_UNROLL for (int t = 0; t < tokens; t++) a[g * tokens + t] += x[t] * y;
+                    PC_EACH (t, tokens) a[g * tokens + t] += x[t] * y;
                 }
             }
         }
-        PC_NO_UNROLL for (; d < vectors; d += W)
-            PC_UNROLL for (int t = 0; t < tokens; t++) {
+        for (; d < vectors; d += W)
+            PC_EACH (t, tokens) {
                 const vf x = n_load(dtype, row[t] + d * size);
-                PC_UNROLL for (int g = 0; g < rows; g++) a[g * tokens + t] += x * v_load(q + g * q_width + d);
+                PC_EACH (g, rows) a[g * tokens + t] += x * v_load(q + g * q_width + d);
             }
         float sums[PC_ACCUMULATORS];
-        PC_UNROLL for (int i = 0; i < PC_ACCUMULATORS; i += W) v_store(sums + i, v_sums(a + i));
-        PC_UNROLL for (int g = 0; g < rows; g++)
-            memcpy(s + g * PC_TILE + t0, sums + g * tokens, tokens * sizeof *s);
+        PC_EACH_BY (i, PC_ACCUMULATORS, W) v_store(sums + i, v_sums(a + i));
+        PC_EACH (g, rows) memcpy(s + g * PC_TILE + t0, sums + g * tokens, tokens * sizeof *s);
     }
 }
 
 /* Adds weights times V to `vectors` vectors of each row's sums, from number d on. */
-PC_INLINE void PC_NAME(sum_columns)(const int dtype, const int rows, const int vectors, const int fetch,
-                                    const float *p, const char *v, const int64_t *at, int32_t n, int32_t d, float *acc,
-                                    int64_t v_width, const PC_NAME(ahead) *ahead) {
+PC_INLINE void PC_NAME(sum_columns)(const int dtype, const int rows, const int vectors, const int fetch, const float *p,
+                                    const char *v, const int64_t *at, int32_t n, int32_t d, float *acc, int64_t v_width,
+                                    const PC_NAME(ahead) *ahead) {
     const int size = PC_SIZE(dtype);
     vf a[4][8];
-    PC_UNROLL for (int g = 0; g < rows; g++)
-        PC_UNROLL for (int i = 0; i < vectors; i++) a[g][i] = v_load(acc + g * v_width + d + i * W);
+    PC_EACH (g, rows)
+        PC_EACH (i, vectors) a[g][i] = v_load(acc + g * v_width + d + i * W);
     v += (int64_t)d * size;
     const char *near_base = ahead->near + (int64_t)d * size, *far_base = ahead->far + (int64_t)d * size;
     const int64_t *near_at = ahead->near_at, *far_at = ahead->far_at;
-    PC_NO_UNROLL for (int64_t t = 0; t < n; t++) {
+    for (int64_t t = 0; t < n; t++) {
         const char *row = v + at[t];
         if (fetch) {
             const char *near = near_base + near_at[t], *far = far_base + far_at[t];
-            PC_UNROLL for (int e = 0; e < vectors * W * size; e += 64) {
+            PC_EACH_BY (e, vectors * W * size, 64) {
                 PC_PREFETCH(near + e);
                 PC_PREFETCH(far + e);
             }
         }
         vf y[4];
-        PC_UNROLL for (int g = 0; g < rows; g++) y[g] = v_set(p[g * PC_TILE + t]);
-        PC_UNROLL for (int i = 0; i < vectors; i++) {
+        PC_EACH (g, rows) y[g] = v_set(p[g * PC_TILE + t]);
+        PC_EACH (i, vectors) {
             vf x = n_load(dtype, row + i * W * size);
             if (rows > 1) PC_HOLD(x);
-            PC_UNROLL for (int g = 0; g < rows; g++) a[g][i] += x * y[g];
+            PC_EACH (g, rows) a[g][i] += x * y[g];
         }
     }
-    PC_UNROLL for (int g = 0; g < rows; g++)
-        PC_UNROLL for (int i = 0; i < vectors; i++) v_store(acc + g * v_width + d + i * W, a[g][i]);
+    PC_EACH (g, rows)
+        PC_EACH (i, vectors) v_store(acc + g * v_width + d + i * W, a[g][i]);
 }
 
 PC_INLINE void PC_NAME(sums)(const int dtype, const int rows, const int fetch, const float *p, const char *v,
@@ -174,14 +174,13 @@ PC_INLINE void PC_NAME(sums)(const int dtype, const int rows, const int fetch, c
     const int most = PC_ACCUMULATORS / (rows == 3 ? 4 : rows) < 8 ? PC_ACCUMULATORS / (rows == 3 ? 4 : rows) : 8;
     const int some = most < 4 ? most : 4;
     int32_t d = 0;
-    PC_NO_UNROLL for (; d + most * W <= width; d += most * W)
+    for (; d + most * W <= width; d += most * W)
         PC_NAME(sum_columns)(dtype, rows, most, fetch, p, v, at, n, d, acc, v_width, ahead);
     if (some < most && d + some * W <= width) {
         PC_NAME(sum_columns)(dtype, rows, some, fetch, p, v, at, n, d, acc, v_width, ahead);
         d += some * W;
     }
-    PC_NO_UNROLL for (; d + W <= width; d += W)
-        PC_NAME(sum_columns)(dtype, rows, 1, fetch, p, v, at, n, d, acc, v_width, ahead);
+    for (; d + W <= width; d += W) PC_NAME(sum_columns)(dtype, rows, 1, fetch, p, v, at, n, d, acc, v_width, ahead);
 }
 
 #if PC_TARGET == PC_AVX512BF16
@@ -199,35 +198,34 @@ typedef struct PC_NAME(few_format) {
 
 #undef PC_FORMAT
 #undef PC_ROWS
-#define PC_ROWS(format, number, rows, fetch, PRODUCTS, SUMS)                                                        \
-    static __attribute__((noinline)) void PC_NAME(products_##format##number)(                                        \
-        const void *q, int64_t q_width, const char *k, const int64_t *at, int32_t width, float *s,                   \
-        const PC_NAME(ahead) *ahead, int32_t first) {                                                                \
-        PRODUCTS(rows, fetch);                                                                                       \
-    }                                                                                                                \
-    static __attribute__((noinline)) void PC_NAME(sums_##format##number)(                                            \
-        const void *p, const char *v, const int64_t *at, int32_t n, int32_t width, float *acc, int64_t v_width,      \
-        const PC_NAME(ahead) *ahead) {                                                                               \
-        SUMS(rows, fetch);                                                                                           \
+#define PC_ROWS(format, number, rows, fetch, PRODUCTS, SUMS)                                                           \
+    static __attribute__((noinline)) void PC_NAME(products_##format##number)(                                          \
+        const void *q, int64_t q_width, const char *k, const int64_t *at, int32_t width, float *s,                     \
+        const PC_NAME(ahead) *ahead, int32_t first) {                                                                  \
+        PRODUCTS(rows, fetch);                                                                                         \
+    }                                                                                                                  \
+    static __attribute__((noinline)) void PC_NAME(sums_##format##number)(                                              \
+        const void *p, const char *v, const int64_t *at, int32_t n, int32_t width, float *acc, int64_t v_width,        \
+        const PC_NAME(ahead) *ahead) {                                                                                 \
+        SUMS(rows, fetch);                                                                                             \
     }
-#define PC_FORMAT(format, PRODUCTS, SUMS)                                                                            \
-    PC_ROWS(format, 1, 1, 1, PRODUCTS, SUMS)                                                                         \
-    PC_ROWS(format, 2, 2, 1, PRODUCTS, SUMS)                                                                         \
-    PC_ROWS(format, 3, 3, 1, PRODUCTS, SUMS)                                                                         \
-    PC_ROWS(format, 4, 4, 1, PRODUCTS, SUMS)                                                                         \
-    PC_ROWS(format, 5, 4, 0, PRODUCTS, SUMS)                                                                         \
-    static const PC_NAME(few_format) PC_NAME(few_##format) = {                                                       \
-        {0, PC_NAME(products_##format##1), PC_NAME(products_##format##2), PC_NAME(products_##format##3),             \
-         PC_NAME(products_##format##4), PC_NAME(products_##format##5)},                                              \
-        {0, PC_NAME(sums_##format##1), PC_NAME(sums_##format##2), PC_NAME(sums_##format##3),                         \
-         PC_NAME(sums_##format##4), PC_NAME(sums_##format##5)},                                                      \
+#define PC_FORMAT(format, PRODUCTS, SUMS)                                                                              \
+    PC_ROWS(format, 1, 1, 1, PRODUCTS, SUMS)                                                                           \
+    PC_ROWS(format, 2, 2, 1, PRODUCTS, SUMS)                                                                           \
+    PC_ROWS(format, 3, 3, 1, PRODUCTS, SUMS)                                                                           \
+    PC_ROWS(format, 4, 4, 1, PRODUCTS, SUMS)                                                                           \
+    PC_ROWS(format, 5, 4, 0, PRODUCTS, SUMS)                                                                           \
+    static const PC_NAME(few_format) PC_NAME(few_##format) = {                                                         \
+        {0, PC_NAME(products_##format##1), PC_NAME(products_##format##2), PC_NAME(products_##format##3),               \
+         PC_NAME(products_##format##4), PC_NAME(products_##format##5)},                                                \
+        {0, PC_NAME(sums_##format##1), PC_NAME(sums_##format##2), PC_NAME(sums_##format##3),                           \
+         PC_NAME(sums_##format##4), PC_NAME(sums_##format##5)},                                                        \
     };
 
 #undef PC_PRODUCTS
 #undef PC_SUMS
 #define PC_SUMS(dtype, rows, fetch) PC_NAME(sums)(dtype, rows, fetch, p, v, at, n, width, acc, v_width, ahead)
-#define PC_PRODUCTS(dtype, rows, fetch) \
-    PC_NAME(products)(dtype, rows, fetch, q, q_width, k, at, width, s, ahead, first)
+#define PC_PRODUCTS(dtype, rows, fetch) PC_NAME(products)(dtype, rows, fetch, q, q_width, k, at, width, s, ahead, first)
 #define PC_P(rows, fetch) PC_PRODUCTS(PC_F32, rows, fetch)
 #define PC_S(rows, fetch) PC_SUMS(PC_F32, rows, fetch)
 PC_FORMAT(f32, PC_P, PC_S)
@@ -262,8 +260,8 @@ PC_FORMAT(native, PC_P, PC_S)
 #endif
 
 static const PC_NAME(few_format) *PC_NAME(format_of)(const pc_job *job) {
-    static const PC_NAME(few_format) *const formats[] = {
-        &PC_NAME(few_f32), &PC_NAME(few_f16), &PC_NAME(few_bf16), &PC_NAME(few_i8), &PC_NAME(few_e4m3)};
+    static const PC_NAME(few_format) *const formats[] = {&PC_NAME(few_f32), &PC_NAME(few_f16), &PC_NAME(few_bf16),
+                                                         &PC_NAME(few_i8), &PC_NAME(few_e4m3)};
 #if PC_TARGET == PC_AVX512BF16
     if (PC_NAME(is_native)(job)) return &PC_NAME(few_native);
 #endif
@@ -324,9 +322,8 @@ static void PC_NAME(few_cell)(const PC_NAME(few_state) *state, const PC_NAME(cel
         const int mixed = PC_NAME(sees)(state->sequence, query, tile->key, n) != PC_NAME(VISIBLE);
         float *sr = s + r * PC_TILE, *row = acc + r * state->v_width;
         mixed_rows |= mixed;
-        const float rescale =
-            PC_NAME(weigh)(job, state->sequence, query, head * group + r % group, tile->key, n, mixed, factors, sr,
-                           state->m + first + r, state->l + (first + r) * W);
+        const float rescale = PC_NAME(weigh)(job, state->sequence, query, head * group + r % group, tile->key, n, mixed,
+                                             factors, sr, state->m + first + r, state->l + (first + r) * W);
         if (rescale != 1)
             for (int32_t d = 0; d < state->v_width; d += W) v_store(row + d, v_load(row + d) * rescale);
         if (factors)

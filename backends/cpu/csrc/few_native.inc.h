@@ -18,35 +18,35 @@ PC_INLINE void PC_NAME(products_native)(const int rows, const int fetch, const u
                                         const char *k, const int64_t *at, int32_t width, float *s,
                                         const PC_NAME(ahead) *ahead, int32_t first) {
     const int tokens = PC_TOKENS(rows);
-    PC_NO_UNROLL for (int t0 = 0; t0 < 16; t0 += tokens) {
+    for (int t0 = 0; t0 < 16; t0 += tokens) {
         const char *row[16], *near[16], *far[16];
         vf a[16];
-        PC_UNROLL for (int i = 0; i < 16; i++) a[i] = v_zero();
-        PC_UNROLL for (int t = 0; t < tokens; t++) {
+        PC_EACH (i, 16) a[i] = v_zero();
+        PC_EACH (t, tokens) {
             row[t] = k + at[t0 + t];
             near[t] = fetch ? ahead->near + ahead->near_at[first + t0 + t] : NULL;
             far[t] = fetch ? ahead->far + ahead->far_at[first + t0 + t] : NULL;
         }
-        PC_NO_UNROLL for (int64_t d = 0; d < width; d += 32) {
+        for (int64_t d = 0; d < width; d += 32) {
             const __mmask32 mask = PC_MASK(width - d);
             __m512i x[16];
-            if (fetch) PC_UNROLL for (int t = 0; t < tokens; t++) {
-                PC_PREFETCH(near[t] + d * 2);
-                PC_PREFETCH(far[t] + d * 2);
-            }
-            PC_UNROLL for (int t = 0; t < tokens; t++) {
+            if (fetch)
+                PC_EACH (t, tokens) {
+                    PC_PREFETCH(near[t] + d * 2);
+                    PC_PREFETCH(far[t] + d * 2);
+                }
+            PC_EACH (t, tokens) {
                 x[t] = _mm512_maskz_loadu_epi16(mask, row[t] + d * 2);
                 if (rows > 1) PC_HOLD(x[t]);
             }
-            PC_UNROLL for (int g = 0; g < rows; g++) {
+            PC_EACH (g, rows) {
                 const __m512i y = _mm512_loadu_si512(q + g * q_width + d);
-                PC_UNROLL for (int t = 0; t < tokens; t++) a[g * tokens + t] = PC_NAME(dot)(a[g * tokens + t], x[t], y);
+                PC_EACH (t, tokens) a[g * tokens + t] = PC_NAME(dot)(a[g * tokens + t], x[t], y);
             }
         }
         float sums[16];
         v_store(sums, v_sums(a));
-        PC_UNROLL for (int g = 0; g < rows; g++)
-            memcpy(s + g * PC_TILE + t0, sums + g * tokens, tokens * sizeof *s);
+        PC_EACH (g, rows) memcpy(s + g * PC_TILE + t0, sums + g * tokens, tokens * sizeof *s);
     }
 }
 
@@ -59,36 +59,37 @@ PC_INLINE void PC_NAME(pairs_native)(const int rows, const int pairs, const int 
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const __mmask32 mask = PC_MASK(width - d - (pairs - 1) * 32);
     vf a[4][8];
-    PC_UNROLL for (int g = 0; g < rows; g++)
-        PC_UNROLL for (int i = 0; i < 2 * pairs; i++) a[g][i] = v_load(acc + g * v_width + d + i * W);
-    PC_NO_UNROLL for (int32_t t = 0; t < n; t += 2) {
+    PC_EACH (g, rows)
+        PC_EACH (i, 2 * pairs) a[g][i] = v_load(acc + g * v_width + d + i * W);
+    for (int32_t t = 0; t < n; t += 2) {
         const int32_t u = t + 1 < n ? t + 1 : t;
-        if (fetch) PC_UNROLL for (int e = 0; e < 64 * pairs; e += 64) {
-            PC_PREFETCH(ahead->near + ahead->near_at[t] + (int64_t)d * 2 + e);
-            PC_PREFETCH(ahead->far + ahead->far_at[t] + (int64_t)d * 2 + e);
-            PC_PREFETCH(ahead->near + ahead->near_at[u] + (int64_t)d * 2 + e);
-            PC_PREFETCH(ahead->far + ahead->far_at[u] + (int64_t)d * 2 + e);
-        }
+        if (fetch)
+            PC_EACH_BY (e, 64 * pairs, 64) {
+                PC_PREFETCH(ahead->near + ahead->near_at[t] + (int64_t)d * 2 + e);
+                PC_PREFETCH(ahead->far + ahead->far_at[t] + (int64_t)d * 2 + e);
+                PC_PREFETCH(ahead->near + ahead->near_at[u] + (int64_t)d * 2 + e);
+                PC_PREFETCH(ahead->far + ahead->far_at[u] + (int64_t)d * 2 + e);
+            }
         __m512i y[4];
-        PC_UNROLL for (int g = 0; g < rows; g++) {
+        PC_EACH (g, rows) {
             int32_t pair;
             memcpy(&pair, p + g * 2 * PC_TILE + t, 4);
             y[g] = _mm512_set1_epi32(pair);
         }
-        PC_UNROLL for (int i = 0; i < pairs; i++) {
+        PC_EACH (i, pairs) {
             const __mmask32 kept = i == pairs - 1 ? mask : 0xffffffffu;
             const __m512i one = _mm512_maskz_loadu_epi16(kept, v + at[t] + (int64_t)(d + 32 * i) * 2);
             const __m512i two = _mm512_maskz_loadu_epi16(u > t ? kept : 0, v + at[u] + (int64_t)(d + 32 * i) * 2);
             const __m512i x0 = _mm512_permutex2var_epi16(one, low, two);
             const __m512i x1 = _mm512_permutex2var_epi16(one, high, two);
-            PC_UNROLL for (int g = 0; g < rows; g++) {
+            PC_EACH (g, rows) {
                 a[g][2 * i] = PC_NAME(dot)(a[g][2 * i], x0, y[g]);
                 a[g][2 * i + 1] = PC_NAME(dot)(a[g][2 * i + 1], x1, y[g]);
             }
         }
     }
-    PC_UNROLL for (int g = 0; g < rows; g++)
-        PC_UNROLL for (int i = 0; i < 2 * pairs; i++) v_store(acc + g * v_width + d + i * W, a[g][i]);
+    PC_EACH (g, rows)
+        PC_EACH (i, 2 * pairs) v_store(acc + g * v_width + d + i * W, a[g][i]);
 }
 
 PC_INLINE void PC_NAME(sums_native)(const int rows, const int fetch, const uint16_t *p, const char *v,
@@ -96,12 +97,11 @@ PC_INLINE void PC_NAME(sums_native)(const int rows, const int fetch, const uint1
                                     const PC_NAME(ahead) *ahead) {
     const int most = rows <= 2 ? 4 : 2;
     int32_t d = 0;
-    PC_NO_UNROLL for (; d + most * 32 <= width; d += most * 32)
+    for (; d + most * 32 <= width; d += most * 32)
         PC_NAME(pairs_native)(rows, most, fetch, p, v, at, n, d, width, acc, v_width, ahead);
     if (most > 2 && d + 64 <= width) {
         PC_NAME(pairs_native)(rows, 2, fetch, p, v, at, n, d, width, acc, v_width, ahead);
         d += 64;
     }
-    PC_NO_UNROLL for (; d < width; d += 32)
-        PC_NAME(pairs_native)(rows, 1, fetch, p, v, at, n, d, width, acc, v_width, ahead);
+    for (; d < width; d += 32) PC_NAME(pairs_native)(rows, 1, fetch, p, v, at, n, d, width, acc, v_width, ahead);
 }

@@ -26,13 +26,14 @@
 #define PC_AVX512BF16 3
 #define PC_NEON 4
 
+/* Loops over registers, which must not stay loops. */
 #if defined(__clang__)
 #define PC_UNROLL _Pragma("unroll")
-#define PC_NO_UNROLL _Pragma("nounroll")
 #else
 #define PC_UNROLL _Pragma("GCC unroll 32")
-#define PC_NO_UNROLL _Pragma("GCC unroll 1")
 #endif
+#define PC_EACH_BY(i, end, step) PC_UNROLL for (int i = 0; i < (end); i += (step))
+#define PC_EACH(i, end) PC_EACH_BY (i, end, 1)
 #define PC_INLINE static inline __attribute__((always_inline))
 #define PC_PREFETCH(p) __builtin_prefetch((p), 0, 2) /* into L2: hints for L1 are capped at 12 GB/s on Zen 4 */
 
@@ -75,8 +76,8 @@ int pc_cpu_supports(const char *name) {
                (c & bit_F16C);
     int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    int bf16 = avx512 && __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
-               (a & (1u << 5));
+    int bf16 =
+        avx512 && __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
     return !strcmp(name, "baseline")     ? __builtin_cpu_supports("sse4.2")
            : !strcmp(name, "avx2")       ? avx2
            : !strcmp(name, "avx512")     ? avx512

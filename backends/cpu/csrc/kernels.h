@@ -9,9 +9,9 @@
 enum { PC_F32, PC_F16, PC_BF16, PC_I8, PC_E4M3 }; /* what numbers are stored as */
 
 enum {
-    PC_TILE = 64,      /* keys that are looked at together */
-    PC_FEW_ROWS = 16,  /* query rows of a KV head up to which K/V are read in place, not packed */
-    PC_PAD = 32        /* widths of scratch rows are multiples of it: the numbers of the widest step */
+    PC_TILE = 64,     /* keys that are looked at together */
+    PC_FEW_ROWS = 16, /* query rows of a KV head up to which K/V are read in place, not packed */
+    PC_PAD = 32       /* widths of scratch rows are multiples of it: the numbers of the widest step */
 };
 
 #define PC_NEVER (-1e30f) /* maximum of a row that saw no key: finite, so that it can be subtracted */
@@ -44,20 +44,20 @@ typedef struct pc_sequence {
     int32_t pad, new_begin;   /* row coordinates of position 0, and of the first new token */
 } pc_sequence;
 
-typedef struct pc_query {  /* which keys a query sees, in row coordinates */
-    int32_t begin, end;    /* [begin, end), */
-    int32_t sinks;         /* [pad, sinks), */
-    int32_t position;      /* of the query */
-    int64_t seen;          /* and the new tokens with a byte that is not 0 from here on; -1: none */
+typedef struct pc_query { /* which keys a query sees, in row coordinates */
+    int32_t begin, end;   /* [begin, end), */
+    int32_t sinks;        /* [pad, sinks), */
+    int32_t position;     /* of the query */
+    int64_t seen;         /* and the new tokens with a byte that is not 0 from here on; -1: none */
 } pc_query;
 
 typedef struct pc_item {
-    int32_t sequence;             /* whose table is read */
-    int32_t first, count;         /* queries, as tokens of the step */
-    int32_t head, heads;          /* KV heads */
+    int32_t sequence;               /* whose table is read */
+    int32_t first, count;           /* queries, as tokens of the step */
+    int32_t head, heads;            /* KV heads */
     int32_t sinks_begin, sinks_end; /* keys: these, */
-    int32_t begin, end;           /* and these */
-    int32_t part;                 /* which part of its queries this is; -1: all there is */
+    int32_t begin, end;             /* and these */
+    int32_t part;                   /* which part of its queries this is; -1: all there is */
 } pc_item;
 
 typedef struct pc_job { /* one call of attend */
@@ -67,10 +67,10 @@ typedef struct pc_job { /* one call of attend */
     pc_rule rule;
     int32_t block_size, kv_heads, group; /* tokens; heads; query heads of a KV head */
     const pc_sequence *sequences;
-    const pc_query *queries;     /* [tokens] */
+    const pc_query *queries; /* [tokens] */
     const uint8_t *seen;
-    const int32_t *first_part;   /* [tokens + 1] where the parts of each token begin */
-    float *parts;                /* [parts, q_heads, pc_part_width] */
+    const int32_t *first_part; /* [tokens + 1] where the parts of each token begin */
+    float *parts;              /* [parts, q_heads, pc_part_width] */
 } pc_job;
 
 /* A part of a row: the sum over its keys of 2^(score - max) times V, then that maximum and the plain sum. */
@@ -79,9 +79,9 @@ static inline int64_t pc_part_width(const pc_job *job) { return job->v.width + 2
 typedef struct pc_kernels {
     const char *name;
     int32_t has_native; /* whether 16-bit brain floats are multiplied as they are */
-    int64_t (*scratch)(const pc_job *job, const pc_item *item);                  /* bytes an item needs */
+    int64_t (*scratch)(const pc_job *job, const pc_item *item); /* bytes an item needs */
     void (*attend)(const pc_job *job, const pc_item *item, void *scratch);
-    void (*merge)(const pc_job *job, int32_t token, void *scratch);              /* parts of a token into out */
+    void (*merge)(const pc_job *job, int32_t token, void *scratch);                   /* parts of a token into out */
     void (*convert)(int32_t from, const void *src, int32_t to, void *dst, int64_t n); /* F32, F16, BF16 */
     void (*quantise)(int32_t to, const float *src, int32_t n, void *dst, float *scale);
     int32_t (*finite)(int32_t dtype, const void *src, int64_t n);

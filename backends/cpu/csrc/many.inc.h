@@ -33,12 +33,11 @@ PC_INLINE void PC_NAME(block_product)(const int native, const int adding, const 
                                       const float *b, int64_t b_stride, int32_t depth, float *c, int64_t c_stride,
                                       const float *factors) {
     vf sum[PC_BLOCK_ROWS][2];
-    PC_UNROLL for (int i = 0; i < PC_BLOCK_ROWS; i++)
-        PC_UNROLL for (int j = 0; j < 2; j++)
-            sum[i][j] = adding ? v_load(c + i * c_stride + j * W) * factors[i] : v_zero();
-    PC_NO_UNROLL for (int32_t k = 0; k < depth; k++) {
+    PC_EACH (i, PC_BLOCK_ROWS)
+        PC_EACH (j, 2) sum[i][j] = adding ? v_load(c + i * c_stride + j * W) * factors[i] : v_zero();
+    for (int32_t k = 0; k < depth; k++) {
         const vf b0 = v_load(b + k * b_stride), b1 = v_load(b + k * b_stride + W);
-        PC_UNROLL for (int i = 0; i < PC_BLOCK_ROWS; i++) {
+        PC_EACH (i, PC_BLOCK_ROWS) {
             const vf x = v_set(a[i * a_stride + k]);
 #if PC_TARGET == PC_AVX512BF16
             if (native) {
@@ -51,8 +50,8 @@ PC_INLINE void PC_NAME(block_product)(const int native, const int adding, const 
             sum[i][1] += b1 * x;
         }
     }
-    PC_UNROLL for (int i = 0; i < PC_BLOCK_ROWS; i++)
-        PC_UNROLL for (int j = 0; j < 2; j++) v_store(c + i * c_stride + j * W, sum[i][j]);
+    PC_EACH (i, PC_BLOCK_ROWS)
+        PC_EACH (j, 2) v_store(c + i * c_stride + j * W, sum[i][j]);
 }
 
 static __attribute__((noinline)) void PC_NAME(multiply)(int native, const float *a, int64_t a_stride, const float *b,
@@ -84,7 +83,7 @@ static __attribute__((noinline)) void PC_NAME(multiply_add)(int native, const fl
 PC_INLINE void PC_NAME(transpose)(vf *x) {
     PC_UNROLL for (int n = 1; n < W; n *= 2) {
         vf y[W];
-        PC_UNROLL for (int i = 0; i < W / 2; i++) {
+        PC_EACH (i, W / 2) {
             const vf a = x[i], b = x[i + W / 2];
 #if W == 16
             y[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -97,7 +96,7 @@ PC_INLINE void PC_NAME(transpose)(vf *x) {
             y[2 * i + 1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
 #endif
         }
-        PC_UNROLL for (int i = 0; i < W; i++) x[i] = y[i];
+        PC_EACH (i, W) x[i] = y[i];
     }
 }
 
@@ -127,7 +126,7 @@ PC_INLINE void PC_NAME(gather_keys)(const int dtype, const int native, const pc_
                     x[i] *= job->k.scales[tile->k_scale[t + i] + head * job->k.scale_head];
             }
             PC_NAME(transpose)(x);
-            PC_UNROLL for (int i = 0; i < W; i++) v_store(keys + (int64_t)(d / (step / W) + i) * PC_TILE + t, x[i]);
+            PC_EACH (i, W) v_store(keys + (int64_t)(d / (step / W) + i) * PC_TILE + t, x[i]);
         }
 }
 
@@ -153,11 +152,11 @@ PC_INLINE void PC_NAME(gather_values)(const int dtype, const int native, const p
     }
 #endif
     for (int32_t t = 0; t < tile->n; t++) {
-        const vf scale =
-            v_set(dtype >= PC_I8 ? job->v.scales[tile->v_scale[t] + head * job->v.scale_head] : 1.0f);
+        const vf scale = v_set(dtype >= PC_I8 ? job->v.scales[tile->v_scale[t] + head * job->v.scale_head] : 1.0f);
         for (int32_t d = 0; d < v_width; d += W) {
             const int32_t left = job->v.width - d;
-            vf x = left > 0 ? PC_NAME(load_some)(dtype, 0, v + tile->v[t] + (int64_t)d * PC_SIZE(dtype), left) : v_zero();
+            vf x =
+                left > 0 ? PC_NAME(load_some)(dtype, 0, v + tile->v[t] + (int64_t)d * PC_SIZE(dtype), left) : v_zero();
             v_store(values + t * v_width + d, dtype >= PC_I8 ? x * scale : x);
         }
     }
@@ -194,14 +193,14 @@ static void PC_NAME(sums_seen)(const pc_job *job, const pc_item *item, int32_t h
 }
 
 #undef PC_GATHER
-#define PC_GATHER(format, dtype, native)                                                                            \
-    static __attribute__((noinline)) void PC_NAME(keys_##format)(const pc_job *job, int32_t head,                    \
-                                                                 const PC_NAME(cells) *tile, float *keys) {          \
-        PC_NAME(gather_keys)(dtype, native, job, head, tile, keys);                                                  \
-    }                                                                                                                \
-    static __attribute__((noinline)) void PC_NAME(values_##format)(                                                  \
-        const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *values, int64_t v_width) {               \
-        PC_NAME(gather_values)(dtype, native, job, head, tile, values, v_width);                                     \
+#define PC_GATHER(format, dtype, native)                                                                               \
+    static __attribute__((noinline)) void PC_NAME(keys_##format)(const pc_job *job, int32_t head,                      \
+                                                                 const PC_NAME(cells) *tile, float *keys) {            \
+        PC_NAME(gather_keys)(dtype, native, job, head, tile, keys);                                                    \
+    }                                                                                                                  \
+    static __attribute__((noinline)) void PC_NAME(values_##format)(                                                    \
+        const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *values, int64_t v_width) {                 \
+        PC_NAME(gather_values)(dtype, native, job, head, tile, values, v_width);                                       \
     }
 PC_GATHER(f32, PC_F32, 0)
 PC_GATHER(f16, PC_F16, 0)
@@ -216,8 +215,8 @@ static const struct {
     void (*keys)(const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *keys);
     void (*values)(const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *values, int64_t v_width);
 } PC_NAME(gather)[] = {
-    {PC_NAME(keys_f32), PC_NAME(values_f32)}, {PC_NAME(keys_f16), PC_NAME(values_f16)},
-    {PC_NAME(keys_bf16), PC_NAME(values_bf16)}, {PC_NAME(keys_i8), PC_NAME(values_i8)},
+    {PC_NAME(keys_f32), PC_NAME(values_f32)},       {PC_NAME(keys_f16), PC_NAME(values_f16)},
+    {PC_NAME(keys_bf16), PC_NAME(values_bf16)},     {PC_NAME(keys_i8), PC_NAME(values_i8)},
     {PC_NAME(keys_e4m3), PC_NAME(values_e4m3)},
 #if PC_TARGET == PC_AVX512BF16
     {PC_NAME(keys_native), PC_NAME(values_native)},
@@ -232,7 +231,8 @@ static void PC_NAME(many)(const pc_job *job, const pc_item *item, void *scratch)
     const pc_sequence *sequence = job->sequences + item->sequence;
     float *room = (float *)scratch;
     float *q = room, *acc = q + padded * k_width, *l = acc + padded * v_width, *m = l + padded * W;
-    float *factors = m + padded, *s = factors + padded, *keys = s + padded * PC_TILE, *values = keys + PC_TILE * k_width;
+    float *factors = m + padded, *s = factors + padded, *keys = s + padded * PC_TILE,
+          *values = keys + PC_TILE * k_width;
     PC_NAME(cells) *tile = (PC_NAME(cells) *)(values + PC_TILE * v_width);
     int32_t n;
 
@@ -285,7 +285,7 @@ static void PC_NAME(many)(const pc_job *job, const pc_item *item, void *scratch)
                     PC_NAME(round_weights)(s + r * PC_TILE, (uint16_t *)(s + r * PC_TILE), n);
 #endif
             PC_NAME(multiply_add)(native, s, PC_TILE, values, v_width, from, to, (int32_t)v_width,
-                             native ? (n + 1) / 2 : n, acc, v_width, factors);
+                                  native ? (n + 1) / 2 : n, acc, v_width, factors);
         }
         for (int64_t r = 0; r < rows; r++)
             PC_NAME(deliver)(job, item, item->first + (int32_t)(r / group), head * group + (int32_t)(r % group), m[r],

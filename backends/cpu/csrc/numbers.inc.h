@@ -122,8 +122,7 @@ static void PC_NAME(narrow)(const float *src, int32_t to, char *dst, int64_t n) 
         for (; i + W <= n; i += W)
             _mm256_storeu_si256((__m256i *)(half + i), _mm512_cvtps_ph((__m512)v_load(src + i), 0));
 #elif PC_X86 && W == 8
-        for (; i + W <= n; i += W)
-            _mm_storeu_si128((__m128i *)(half + i), _mm256_cvtps_ph((__m256)v_load(src + i), 0));
+        for (; i + W <= n; i += W) _mm_storeu_si128((__m128i *)(half + i), _mm256_cvtps_ph((__m256)v_load(src + i), 0));
 #endif
         for (; i < n; i++) half[i] = PC_NAME(to_f16)(src[i]);
     } else {

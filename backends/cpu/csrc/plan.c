@@ -5,12 +5,12 @@
 #include <string.h>
 
 enum {
-    SPAN = 256,        /* keys of a span where few queries look at up to LONG keys */
+    SPAN = 256, /* keys of a span where few queries look at up to LONG keys */
     LONG = 1024,
-    LONG_SPAN = 512,   /* and at more */
-    MANY_SPAN = 2048,  /* where many queries look, and there are not enough tiles of them to share out */
+    LONG_SPAN = 512,  /* and at more */
+    MANY_SPAN = 2048, /* where many queries look, and there are not enough tiles of them to share out */
     ENOUGH_ITEMS = 8,
-    TILE_ROWS = 192    /* query rows of a tile: they, their sums and a tile of K/V stay in L2 */
+    TILE_ROWS = 192 /* query rows of a tile: they, their sums and a tile of K/V stay in L2 */
 };
 
 typedef struct range {
@@ -79,9 +79,9 @@ static int look(pc_plan *plan, const pc_step *step, int32_t s, int64_t *seen) {
         const int64_t cut = max64(min64(last, length), 0), sink_end = min64(pad + min64(sinks, length), cut);
         int64_t begin = max64(start, near);
         if (sink_end >= begin) begin = pad;
-        plan->queries[from + i] = (pc_query){
-            (int32_t)min64(begin, cut), (int32_t)cut, (int32_t)max64(sink_end, 0),
-            (int32_t)max64(min64(position, INT32_MAX), INT32_MIN), by_bytes ? *seen + i * count : -1};
+        plan->queries[from + i] =
+            (pc_query){(int32_t)min64(begin, cut), (int32_t)cut, (int32_t)max64(sink_end, 0),
+                       (int32_t)max64(min64(position, INT32_MAX), INT32_MIN), by_bytes ? *seen + i * count : -1};
         if (!by_bytes) continue;
         for (int64_t k = 0; k < count; k++) {
             const int64_t at = fresh + k;
@@ -230,8 +230,8 @@ static void *room(int64_t count, size_t size, int *status) {
     return memory;
 }
 
-static int make(pc_plan *plan, const pc_step *step, int32_t kv_heads, int32_t group, int32_t *prefix,
-                int32_t *leader, int32_t *members) {
+static int make(pc_plan *plan, const pc_step *step, int32_t kv_heads, int32_t group, int32_t *prefix, int32_t *leader,
+                int32_t *members) {
     int status = mark_prefixes(step, prefix, leader, members);
     int64_t seen = 0, bytes = 0, items = 0;
     if (status != PC_OK) return status;

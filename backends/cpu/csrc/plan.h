@@ -10,15 +10,15 @@
 
 typedef struct pc_step { /* arrays of StepLike, and the attributes of attend that say what is seen */
     int32_t num_sequences, num_tokens, block_size, num_blocks;
-    int32_t width;               /* entries of a row of block_tables */
-    int64_t stride;              /* from row to row */
+    int32_t width;  /* entries of a row of block_tables */
+    int64_t stride; /* from row to row */
     const int32_t *block_tables, *qo_indptr, *kv_lens, *kv_pads, *kv_starts;
-    const int64_t *positions;    /* [tokens] */
-    const uint8_t *mask;         /* bits, or NULL */
-    const int64_t *mask_indptr;  /* [n + 1], or NULL */
-    const int32_t *shared;       /* [num_shared, 3] */
+    const int64_t *positions;   /* [tokens] */
+    const uint8_t *mask;        /* bits, or NULL */
+    const int64_t *mask_indptr; /* [n + 1], or NULL */
+    const int32_t *shared;      /* [num_shared, 3] */
     int32_t num_shared;
-    int64_t window;              /* tokens; INT32_MAX and more: no window */
+    int64_t window; /* tokens; INT32_MAX and more: no window */
     int64_t sink_tokens;
 } pc_step;
 
@@ -27,8 +27,8 @@ typedef struct pc_plan {
     pc_query *queries;      /* [tokens] */
     uint8_t *seen;          /* of queries of trees: one byte per new token */
     pc_item *items;
-    float *costs;           /* [items] relative to each other */
-    int32_t *first_part;    /* [tokens + 1] */
+    float *costs;        /* [items] relative to each other */
+    int32_t *first_part; /* [tokens + 1] */
     int32_t num_items, num_tokens;
     double bytes, products; /* of K/V that are read, and multiplications per number of a head, of all */
 } pc_plan;

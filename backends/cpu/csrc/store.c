@@ -28,7 +28,8 @@ static void store_scaled(const stored *s, int64_t i, int64_t block, int64_t offs
     for (int32_t head = 0; head < s->src->heads; head++) {
         const char *from = s->src->data + (i * s->src->heads + head) * plane->width * size_of(s->src->dtype);
         char *to = plane->data + block * plane->block + offset * plane->token + head * plane->head;
-        float *scale = plane->scales + block * plane->scale_block + offset * plane->scale_token + head * plane->scale_head;
+        float *scale =
+            plane->scales + block * plane->scale_block + offset * plane->scale_token + head * plane->scale_head;
         const float *row = (const float *)from;
         if (s->src->dtype != PC_F32) {
             s->kernels->convert(s->src->dtype, from, PC_F32, numbers, plane->width);

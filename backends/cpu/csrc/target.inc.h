@@ -48,7 +48,7 @@ static void PC_NAME(attend)(const pc_job *job, const pc_item *item, void *scratc
 }
 
 static const pc_kernels PC_NAME(table) = {
-    PC_TEXT(PC_SUFFIX),  PC_TARGET == PC_AVX512BF16, PC_NAME(scratch),  PC_NAME(attend),
+    PC_TEXT(PC_SUFFIX),   PC_TARGET == PC_AVX512BF16, PC_NAME(scratch),  PC_NAME(attend),
     PC_NAME(merge_parts), PC_NAME(convert),           PC_NAME(quantise), PC_NAME(finite),
 };
 

@@ -17,15 +17,15 @@ typedef struct share { /* [from, to) of the tasks, in one word, so that both end
 static struct {
     pthread_mutex_t lock; /* of all that follows but the atomics */
     pthread_cond_t called;
-    int32_t workers;             /* started */
-    int32_t threads;             /* of this run */
-    int open;                    /* whether workers may still join */
+    int32_t workers; /* started */
+    int32_t threads; /* of this run */
+    int open;        /* whether workers may still join */
     pc_task task;
     void *context;
-    _Atomic uint32_t run;        /* its number */
-    _Atomic int32_t active;      /* workers that have joined and are not done */
+    _Atomic uint32_t run;   /* its number */
+    _Atomic int32_t active; /* workers that have joined and are not done */
     _Atomic int32_t asleep, awake;
-    _Atomic int taken;           /* whether some caller has the team */
+    _Atomic int taken; /* whether some caller has the team */
     share shares[PC_MOST_THREADS];
 } team = {.lock = PTHREAD_MUTEX_INITIALIZER, .called = PTHREAD_COND_INITIALIZER};
 
