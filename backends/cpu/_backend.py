@@ -215,17 +215,8 @@ def _plan(
 ) -> _native.Plan:
     """Return the work of a step, from the step's memo if another layer has asked for it already."""
     memo = getattr(step, "memo", None) if mask is None and mask_indptr is None else None
-    key = (
-        "cpu",
-        group,
-        tokens,
-        q_heads,
-        rule.window,
-        rule.sink_tokens,
-        place.block_size,
-        place.num_blocks,
-        place.kv_heads,
-    )
+    # With the step's own id, since whoever copies a step's attributes copies its memo too.
+    key = ("cpu", id(step), group, tokens, q_heads, rule.window, rule.sink_tokens, place.num_blocks, place.kv_heads)
     plan = None if memo is None else memo.get(key)
     if plan is None:
         plan = _native.Plan.make(
