@@ -1,4 +1,4 @@
-"""Attention of the numpy backend against the textbook way: gather the blocks, then one softmax per sequence."""
+"""Attention of the backends against the textbook way: gather the blocks, then one softmax per sequence."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def naive(q, k_pool, v_pool, block_tables, kv_lens, qo_indptr):
 class Attention:
     """One layer, float32, block size 16, scattered blocks."""
 
-    params = [list(HEADS), list(BATCHES), ["numpy backend", "naive gather"]]
+    params = [list(HEADS), list(BATCHES), ["cpu", "numpy", "naive gather"]]
     param_names = ["heads", "batch", "way"]
     timeout = 120
 
@@ -47,14 +47,16 @@ class Attention:
         self.step = Step.from_arrays(tables, kv_lens, qo_indptr, block_size=BLOCK_SIZE)
 
         spec = CacheSpec(layers=1, kv_heads=kv_heads, head_dim=head_dim, dtype="float32", block_size=BLOCK_SIZE)
-        self.backend = protocol.get("numpy")
+        if way not in (*protocol.names(), "naive gather"):
+            raise NotImplementedError
+        self.backend = protocol.get("numpy" if way == "naive gather" else way)
         self.storage = self.backend.allocate(spec, blocks)
         slots = np.arange(BLOCK_SIZE, (blocks + 1) * BLOCK_SIZE, dtype=np.int64)
         k, v = rng.standard_normal((2, len(slots), kv_heads, head_dim), dtype=np.float32)
         self.backend.write(self.storage, 0, k, v, slots)
         self.q = rng.standard_normal((sequences * queries, q_heads, head_dim), dtype=np.float32)
         self.gathered = self.q, *self.storage.view(0), tables, kv_lens, qo_indptr
-        self.attend = self.by_backend if way == "numpy backend" else self.by_gather
+        self.attend = self.by_gather if way == "naive gather" else self.by_backend
 
     def by_backend(self):
         return self.backend.attend(self.storage, 0, self.q, self.step)
