@@ -2,6 +2,17 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define PC_FREE_THREADED 1
+    #else
+    #define PC_FREE_THREADED 0
+    #endif
+    """
+    const bint FREE_THREADED "PC_FREE_THREADED"     # another thread may write to a caller's array at any time
+
+
 @cython.final
 cdef class Int32s:              # a contiguous native int32 array of a caller
     cdef const int32_t *data    # [n]

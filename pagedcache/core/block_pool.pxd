@@ -26,6 +26,9 @@ cdef class BlockPool(VacantBlocks):
     cdef object c_not_a_callers(self, int32_t block)
     cdef int32_t c_count_down(self, const int32_t *ids, int32_t n, int32_t *idle, int32_t *listed) noexcept nogil
     cdef int c_detach(self) except -1
+    cdef int32_t c_waiting(self) noexcept nogil
+    cdef int32_t c_shared(self) noexcept nogil
+    cdef int c_check(self) except -1
     cdef int c_check_order(self) except -1
 
     # The C face that other modules inline; every call needs the pool's critical section.

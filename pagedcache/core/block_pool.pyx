@@ -15,7 +15,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pagedcache.core.arguments cimport Int32s, int32s_of, new_int32s
+from pagedcache.core.arguments cimport FREE_THREADED, Int32s, int32s_of, new_int32s, own_int32s
 from pagedcache.core.eviction cimport LRU, EvictionPolicy
 from pagedcache.core.fence_queue cimport FenceQueue
 from pagedcache.core.prefix_index cimport LOOKAHEAD, PrefixIndex, prefetch
@@ -39,9 +39,9 @@ cdef bint all_one(const int32_t *counts) noexcept nogil:
 
 
 cdef Int32s block_ids(values):
-    """int32 [n] of block ids; what is no int32 is no block."""
+    """int32 [n] of block ids, which no other thread can change; what is no int32 is no block."""
     try:
-        return int32s_of(values, "blocks")
+        return own_int32s(values, "blocks") if FREE_THREADED else int32s_of(values, "blocks")
     except ValueError as error:
         raise InvalidBlock(str(error)) from None
 
@@ -76,7 +76,8 @@ cdef class BlockPool(VacantBlocks):
         if policy is not None and (not isinstance(policy, EvictionPolicy) or type(policy) is EvictionPolicy):
             raise TypeError(f"policy must be an LRU, a PriorityTTL or their like, not {type(policy).__name__}")
         self.policy = LRU() if policy is None else policy
-        self.policy.c_bind(self.records, self.num_blocks)
+        with cython.critical_section(self.policy):      # another thread may offer it to a pool of its own
+            self.policy.c_bind(self.records, self.num_blocks)
         self.fences = FenceQueue()
         self.fences.records = self.records
         self.fences.num_blocks = self.num_blocks
@@ -180,6 +181,21 @@ cdef class BlockPool(VacantBlocks):
                 usable += self.c_decref(blocks[k])
         return usable
 
+    cdef int32_t c_waiting(self) noexcept nogil:
+        """Blocks that only the fence queue holds."""
+        cdef int32_t _k, waiting = 0, block = self.fences.first
+        for _k in range(self.fences.count):
+            waiting += self.records[block].refcount == 1
+            block = self.records[block].next
+        return waiting
+
+    cdef int32_t c_shared(self) noexcept nogil:
+        """Blocks held more than once."""
+        cdef int32_t block, shared = 0
+        for block in range(1, self.num_blocks + 1):
+            shared += self.records[block].refcount > 1
+        return shared
+
     cdef int c_attach(self, PrefixIndex index) except -1:
         if self.index is not None:
             raise ValueError("the pool has a SequenceTable already; give each table a pool of its own")
@@ -215,19 +231,14 @@ cdef class BlockPool(VacantBlocks):
     @property
     def num_waiting(self):
         """Blocks that nobody holds and that are not usable before a fence retires: unfinished work may read them."""
-        cdef int32_t _k, waiting = 0, block = self.fences.first
-        for _k in range(self.fences.count):
-            waiting += self.records[block].refcount == 1
-            block = self.records[block].next
-        return waiting
+        with cython.critical_section(self):
+            return self.c_waiting()
 
     @property
     def num_shared(self):
         """Blocks held more than once. O(num_blocks)."""
-        cdef int32_t block, shared = 0
-        for block in range(1, self.num_blocks + 1):
-            shared += self.records[block].refcount > 1
-        return shared
+        with cython.critical_section(self):
+            return self.c_shared()
 
     @property
     def nbytes(self):
@@ -394,6 +405,9 @@ cdef class BlockPool(VacantBlocks):
     @cython.critical_section
     def check(self):
         """Audit every invariant in O(num_blocks); AssertionError names the first that is broken."""
+        self.c_check()
+
+    cdef int c_check(self) except -1:
         cdef int32_t block, idle = 0
         self.c_check_stacks()
         for block in range(1, self.num_blocks + 1):
@@ -409,6 +423,7 @@ cdef class BlockPool(VacantBlocks):
         if self.index is not None:
             self.index.check()
             self.c_check_order()
+        return 0
 
     cdef int c_check_order(self) except -1:
         """The policy orders exactly the idle blocks, each after the blocks that continue it."""

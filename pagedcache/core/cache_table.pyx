@@ -34,7 +34,9 @@ cdef class Pin:
             raise MemoryError(f"no memory to pin {room} blocks")
 
     def __dealloc__(self):
-        self.c_let_go()
+        if self.count > 0:      # the collector has taken the pin from its table
+            with cython.critical_section(self.pool):
+                self.c_let_go()
         free(self.blocks)
 
     cdef int32_t c_let_go(self) noexcept nogil:
@@ -65,8 +67,9 @@ cdef class CacheTable(PromptTable):
 
     def __dealloc__(self):
         if self.num_pinned > 0:     # else __cinit__ may never have run; pins let go while the pool has its index
-            for pin in self.pins.values():
-                (<Pin>pin).c_let_go()
+            with cython.critical_section(self.pool):
+                for pin in self.pins.values():
+                    (<Pin>pin).c_let_go()
 
     def pin(self, prompts, name, *, namespace=None, keys=None):
         """Keep what is published of these prompts from eviction, under a name.
@@ -107,14 +110,15 @@ cdef class CacheTable(PromptTable):
         pin = Pin(self.pool, most, Namespace.of(namespace).name)
         with cython.critical_section(self.pool):
             holders = self.c_holders(starts, namespace)
-            if name in self.pins:       # asked last: what is made before may run a finalizer that pins
-                raise ValueError(f"the name {name!r} is taken: unpin it first, or choose another")
             for i in range(len(given)):
                 tokens = given[i]
                 filled += self.index.c_match(
                     tokens.data, <int32_t>min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks),
                     NULL if holders is None else (<RowKeysHolder>holders[i]).keys, pin.blocks + filled, &last
                 )
+            holders = None      # they count users, which needs the section
+            if name in self.pins:       # asked last: what is made before may run a finalizer that pins
+                raise ValueError(f"the name {name!r} is taken: unpin it first, or choose another")
             if filled > self.max_pinned - self.num_pinned:
                 raise ValueError(
                     f"{filled} blocks to pin, {self.num_pinned} are pinned already and max_pinned is "
@@ -126,7 +130,6 @@ cdef class CacheTable(PromptTable):
             pin.count = filled
             self.num_pinned += filled
             self.pool.c_note_peak()
-            holders = None
         return filled
 
     def unpin(self, name):

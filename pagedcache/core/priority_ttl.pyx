@@ -34,6 +34,11 @@ from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
 
 from numbers import Real
 
+cdef extern from *:
+    int RELAXED "__ATOMIC_RELAXED"
+    int64_t load "__atomic_load_n"(const int64_t *value, int order) noexcept nogil
+    void store "__atomic_store_n"(int64_t *value, int64_t to, int order) noexcept nogil
+
 cdef double LONGEST = 1e9       # seconds; more does not fit nanoseconds in int64, with room for sums
 
 
@@ -93,12 +98,15 @@ cdef class PriorityTTL(EvictionPolicy):
         free(self.since)
 
     def advance(self, seconds):
-        """Move the policy's clock forward by `seconds`, 0 or more: for tests and simulations."""
+        """Move the policy's clock forward by `seconds`, 0 or more: for tests and simulations.
+
+        The pool sees it from its next verb on.
+        """
         cdef int64_t more = nanoseconds(seconds, "seconds")
-        if self.skew + more > INT64_MAX // 4:
-            raise ValueError(f"seconds is {seconds}; the clock would be too far ahead")
-        self.skew += more
-        self.now += more
+        with cython.critical_section(self):     # the policy knows no pool: a verb that ticks meanwhile reads either value
+            if self.skew + more > INT64_MAX // 4:
+                raise ValueError(f"seconds is {seconds}; the clock would be too far ahead")
+            store(&self.skew, self.skew + more, RELAXED)
 
     cdef int c_bind(self, BlockRecord *records, int32_t num_blocks) except -1:
         EvictionPolicy.c_bind(self, records, num_blocks)
@@ -113,7 +121,7 @@ cdef class PriorityTTL(EvictionPolicy):
     cdef void c_tick(self) noexcept nogil:
         cdef timespec time
         clock_gettime(CLOCK_MONOTONIC, &time)
-        self.now = <int64_t>time.tv_sec * 1000000000 + time.tv_nsec + self.skew
+        self.now = <int64_t>time.tv_sec * 1000000000 + time.tv_nsec + load(&self.skew, RELAXED)
 
     cdef void c_set_level(self, int32_t block, int level) noexcept nogil:
         self.level[block] = <uint8_t>level
@@ -176,6 +184,7 @@ cdef class PriorityTTL(EvictionPolicy):
     cdef list c_order(self):
         cdef list expired = [], others = []
         cdef int level
+        self.c_tick()
         for level in range(self.num_levels):
             for block in self.c_list(level):
                 gone = self.now - self.since[<int32_t>block] >= self.ttl[level]

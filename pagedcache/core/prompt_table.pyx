@@ -88,7 +88,6 @@ cdef class PromptTable(CommitTable):
         prompt.level = bounded_int(priority, "priority", 0, self.pool.policy.num_levels - 1)
         admission = Admission(new_int64s(n, &ids), new_int32s(n, &cached), new_int8s(n, &status))
         with cython.critical_section(self.pool):
-            holders = self.c_holders(starts, namespace)
             for i in range(n):
                 ids[i] = -1
                 cached[i] = 0
@@ -99,6 +98,7 @@ cdef class PromptTable(CommitTable):
                 else:
                     status[i] = NEVER_FITS
             self.c_widen(widest)
+            holders = self.c_holders(starts, namespace)     # after what can raise: they must go within the section
             for i in range(n):
                 if waiting:
                     status[i] = NOT_NOW

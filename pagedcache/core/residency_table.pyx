@@ -25,7 +25,8 @@ cdef class ResidencyTable(CacheTable):
 
     def __dealloc__(self):
         if self.num_planned > 0:
-            self.c_cancel()
+            with cython.critical_section(self.pool):
+                self.c_cancel()
 
     def swap_list(self, ids):
         """The blocks whose bytes `swap_out` would lose; changes nothing.

@@ -66,17 +66,19 @@ cdef class RowTable:
             self.c_hide(row)
             self.vacant[row] = self.max_sequences - 1 - row
         self.num_vacant = self.max_sequences
-        pool.c_attach(self.index)
+        with cython.critical_section(pool):
+            pool.c_attach(self.index)
         self.pool = pool
 
     def __dealloc__(self):
         cdef int32_t row
         if self.pool is not None:       # gets its blocks back
-            for row in range(self.max_sequences):
-                if self.rows[row].state != VACANT:
-                    self.c_drop_blocks(row, 0)
-                    self.c_close_row(row)
-            self.pool.c_detach()
+            with cython.critical_section(self.pool):
+                for row in range(self.max_sequences):
+                    if self.rows[row].state != VACANT:
+                        self.c_drop_blocks(row, 0)
+                        self.c_close_row(row)
+                self.pool.c_detach()
         free(self.row_memory)
         free(self.shown)
         free(self.vacant)
@@ -146,9 +148,10 @@ cdef class RowTable:
 
     cdef object c_out_of_blocks(self, str verb, int64_t wanted, str remedy):
         """The error for a verb that finds too few usable blocks."""
-        waiting = f", {self.pool.num_waiting} wait for a fence to retire" if self.pool.num_waiting else ""
+        cdef int32_t waiting = self.pool.c_waiting()
+        fenced = f", {waiting} wait for a fence to retire" if waiting > 0 else ""
         return OutOfBlocks(
-            f"{verb} needs {wanted} blocks, {self.pool.c_usable()} of {self.pool.num_blocks} are usable{waiting}; "
+            f"{verb} needs {wanted} blocks, {self.pool.c_usable()} of {self.pool.num_blocks} are usable{fenced}; "
             f"{remedy}, or make the pool larger"
         )
 
@@ -241,7 +244,7 @@ cdef class RowTable:
         thread is in a verb (`KVCache.check` sees to that).
         """
         with cython.critical_section(self.pool):
-            self.pool.check()
+            self.pool.c_check()
             self.c_check()
 
     cdef int c_check(self) except -1:

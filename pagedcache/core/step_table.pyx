@@ -37,12 +37,14 @@ cdef class StepTable(StepFiller):
     def __dealloc__(self):
         cdef int32_t k, pair
         cdef StepBuffers buffers
-        for k in range(self.num_open):
-            buffers = self.c_buffers(k)
-            for pair in range(buffers.group.c.num_copies):
-                self.pool.c_decref(buffers.group.c.copies[2 * pair])
-        for k in range(self.num_deferred):
-            self.pool.c_decref(self.deferred[k].block)
+        if self.pool is not None:
+            with cython.critical_section(self.pool):
+                for k in range(self.num_open):
+                    buffers = self.c_buffers(k)
+                    for pair in range(buffers.group.c.num_copies):
+                        self.pool.c_decref(buffers.group.c.copies[2 * pair])
+                for k in range(self.num_deferred):
+                    self.pool.c_decref(self.deferred[k].block)
         free(self.serials)
         free(self.deferred)
 
@@ -147,7 +149,7 @@ cdef class StepTable(StepFiller):
     cdef StepBuffers c_spare(self):
         """The buffers that the next step will have: those that were closed last, which show most already."""
         if self.is_growing:
-            raise StepBusy("an extend further up this thread is making room; extend again when it has returned")
+            raise StepBusy("another extend is making room for its step; extend again when it has returned")
         if self.num_open == self.num_buffers:
             raise StepBusy(
                 f"{self.num_open} steps are open (steps_in_flight is {self.num_buffers}): commit or abandon one "

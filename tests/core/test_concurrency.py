@@ -4,13 +4,16 @@ C02 and contract 12: calls serialise. C13: any order of destruction.
 """
 
 import contextlib
+import gc
+import time
 
 import numpy as np
 import pytest
 from drive import Meddler, blocks_of, feed, in_threads, position_of, prefill, struck
 
-from pagedcache.core import BlockPool, SequenceTable
-from pagedcache.errors import PagedCacheError, StepClosed
+from pagedcache import salt
+from pagedcache.core import BlockPool, PriorityTTL, SequenceTable
+from pagedcache.errors import OutOfBlocks, PagedCacheError, StepClosed, StepOpen
 
 pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
 
@@ -118,6 +121,81 @@ def test_threads_share_a_table():
     in_threads(share, share, engine, look, seconds=1.5)
     table.check()
     assert table.stats().free == 400 and table.stats().sequences == 0
+
+
+def test_threads_control_the_cache_that_an_engine_fills():
+    """Verbs over the whole index and over keys, while blocks are published, swapped, moved and evicted."""
+    pool = BlockPool(64, PriorityTTL([0.01, None]))
+    table = SequenceTable(pool, 4, max_sequences=16, events="tokens")
+    keys = [None, [salt("s")], [salt("t", 5)]]
+
+    def engine(rng):
+        admission = table.admit(
+            [[int(rng.integers(3))] * 13],
+            keys=[keys[rng.integers(3)]],
+            namespace=[None, "tenant"][rng.integers(2)],
+            priority=int(rng.integers(2)),
+        )
+        if admission.status[0] == 0:
+            ids = admission.ids
+            feed(table, ids, [[1] * (13 - int(admission.cached[0]))])
+            with contextlib.suppress(OutOfBlocks):
+                table.swap_out(ids)
+                table.swap_in(ids)
+            table.release(ids)
+
+    def control(rng):
+        names = [str(name) for name in rng.integers(3, size=2)]
+        with contextlib.suppress(ValueError, KeyError):
+            table.pin([[int(rng.integers(3))] * 12], names[0], keys=[keys[rng.integers(3)]])
+        with contextlib.suppress(KeyError):
+            table.unpin(names[1])
+        table.evict(2)
+        table.events()
+        pool.policy.advance(0.01)
+
+    def forget(rng):
+        time.sleep(0.001)
+        table.invalidate(namespace="tenant")
+        table.reset()
+        with contextlib.suppress(StepOpen):
+            table.compact()
+
+    in_threads(engine, control, control, forget, seconds=1.5)
+    table.reset()
+    table.check()
+    assert table.stats().free == 64 and table.stats().sequences == 0
+
+
+def test_a_table_that_goes_while_other_threads_use_its_pool(collector):
+    """Rows, pins, copies of an open step and held destinations come back while others take blocks and drop them."""
+    pool = BlockPool(600)
+
+    def come_and_go(rng):
+        table = SequenceTable(pool, 4, max_sequences=64)
+        ids = table.admit([[1] * 30] * 30).ids
+        if ids[-1] >= 0:
+            feed(table, ids, [[int(k)] * 30 for k in range(30)])
+            table.pin([[int(k)] * 28 for k in range(8)], "eight")
+            table.fork(ids)
+            if rng.integers(2):
+                table.extend(ids, 1)
+            else:
+                table.begin_compaction()
+        del table, ids
+        gc.collect()  # an open step and its table refer to each other
+
+    def take(rng):
+        with contextlib.suppress(OutOfBlocks):
+            blocks = pool.allocate(int(rng.integers(1, 9)))
+            pool.incref(blocks)
+            pool.decref(blocks)
+            assert pool.refcount(blocks[0]) == 1
+            pool.decref(blocks)
+
+    in_threads(come_and_go, take, take, seconds=1.5)
+    pool.check()
+    assert pool.num_free == 600
 
 
 @pytest.mark.parametrize("name", ["kv_indptr", "kv_indices", "kv_last_page_len", "slots", "block_tables", "diff"])
