@@ -13,7 +13,7 @@ behind one that continues it. Entries beyond num_blocks are not read.
 import os
 
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -91,7 +91,7 @@ cdef class RowTable:
     @property
     def nbytes(self):
         """Bytes of bookkeeping, pool and index included, without token ids (4 bytes per pool token)."""
-        return (self.pool.nbytes + self.index.nbytes
+        return (self.pool.nbytes + self.index.nbytes + (self.pool.num_blocks + <size_t>1) * sizeof(uint16_t)
                 + self.max_sequences * (sizeof(Row) + (2 + self.num_buffers + <size_t>self.pitch) * sizeof(int32_t)))
 
     cdef int c_widen(self, int32_t blocks) except -1:

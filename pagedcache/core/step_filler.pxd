@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint16_t
 
 from pagedcache.core.row_table cimport MAX_STEPS, RowTable
 from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
@@ -11,6 +11,8 @@ cdef struct Demand:
     int32_t width       # most blocks of any row after the step
     int32_t rows        # sequences named, and extended
     int32_t special     # of these, such as need more than one slot in a block they have
+    int32_t withheld    # references off the records while counting: the copiers', and open steps' to their sources
+    bint has_looked     # at the sources of open steps
     int32_t wrong       # first entry that cannot be extended, or -1
     bint too_long       # because it would pass max_length; else its handle may not be named
 
@@ -23,6 +25,7 @@ cdef class StepFiller(RowTable):
     cdef int32_t num_open
     cdef int32_t *counts        # [max_sequences + 1] new tokens of each entry of the step
     cdef int32_t *special       # [max_sequences + 1] entries that c_demand left to c_fill
+    cdef uint16_t *reach        # [num_blocks + 1] while counting: most tokens that a copier has of a block
     cdef int64_t num_copies
 
     cdef StepBuffers c_buffers(self, int32_t k)
@@ -32,8 +35,8 @@ cdef class StepFiller(RowTable):
     ) noexcept nogil
     cdef void c_demand_more(self, StepBuffers buffers, int32_t i, Demand *demand) noexcept nogil
     cdef void c_forgo(self, const Demand *demand) noexcept nogil
-    cdef bint c_is_copied_beyond(self, StepBuffers buffers, int32_t block, int32_t start, int32_t copies) noexcept nogil
-    cdef int32_t c_source_holds(self, int32_t block) noexcept nogil
+    cdef void c_withhold_sources(self, Demand *demand) noexcept nogil
+    cdef void c_put_back(self, StepBuffers buffers, const Demand *demand) noexcept nogil
     cdef void c_fill(self, StepBuffers buffers, const Demand *demand) noexcept nogil
     cdef void c_append_new(self, StepBuffers buffers, int32_t i, int32_t need) noexcept nogil
     cdef void c_fill_tokens(self, StepBuffers buffers, int32_t i) noexcept nogil

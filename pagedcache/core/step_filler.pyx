@@ -9,7 +9,7 @@ All of it is nogil and cannot fail; StepTable has the verbs around it.
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -37,7 +37,8 @@ cdef class StepFiller(RowTable):
         self.order = <int32_t *>calloc(self.num_buffers, sizeof(int32_t))
         self.counts = <int32_t *>calloc(self.max_sequences + 1, sizeof(int32_t))
         self.special = <int32_t *>calloc(self.max_sequences + 1, sizeof(int32_t))
-        if not (self.order and self.counts and self.special):
+        self.reach = <uint16_t *>calloc(<size_t>self.pool.num_blocks + 1, sizeof(uint16_t))
+        if not (self.order and self.counts and self.special and self.reach):
             raise MemoryError(f"no memory for {max_sequences} sequences")
         for k in range(self.num_buffers):
             self.order[k] = k
@@ -46,6 +47,7 @@ cdef class StepFiller(RowTable):
         free(self.order)
         free(self.counts)
         free(self.special)
+        free(self.reach)
 
     cdef StepBuffers c_buffers(self, int32_t k):
         """Buffers of the k-th oldest open step; beyond those, spare ones."""
@@ -77,11 +79,12 @@ cdef class StepFiller(RowTable):
         cdef int32_t *named = self.named
         cdef int32_t *own_counts = self.counts      # the caller's may change under a free-threaded Python
         cdef int32_t num_rows = self.max_sequences, max_length = self.max_length, size = self.block_size
-        cdef int32_t shift = self.shift, call, i, row, count, start, need, last, offset, block, copied
+        cdef int32_t shift = self.shift, call, i, row, count, start, need, last, offset, block
         cdef int32_t pitch = self.pitch
         cdef int64_t filled = 0
         demand.blocks = demand.copies = 0
-        demand.width = demand.special = demand.rows = 0
+        demand.width = demand.special = demand.rows = demand.withheld = 0
+        demand.has_looked = False
         demand.wrong = -1
         demand.too_long = False
         n = self.c_new_call(n)
@@ -112,7 +115,7 @@ cdef class StepFiller(RowTable):
             if (count == 1 and need <= entry.num_blocks and shown[row] == need and step.held_rows[i] == row
                     and filled < room):
                 block = tables[<size_t>row * pitch + last]
-                if offset == 0 or (records[block].refcount == 1 and records[block].node < 0 and demand.copies == 0):
+                if offset == 0 or (records[block].refcount == 1 and records[block].node < 0 and demand.withheld == 0):
                     slots[filled] = <int64_t>block * size + offset
                     step.positions[filled] = start - entry.pad
                     step.token_seq[filled] = i
@@ -126,10 +129,8 @@ cdef class StepFiller(RowTable):
             self.c_demand_more(buffers, i, &demand)
         demand.rows = <int32_t>n if demand.wrong < 0 else demand.wrong
         demand.tokens = filled
-        for i in range(<int32_t>demand.copies):
-            copied = step.copiers[i]
-            row = named[copied]
-            records[self.c_table(row)[self.c_block_of(step.kv_lens[copied] - own_counts[copied])]].refcount += 1
+        if demand.withheld > 0:
+            self.c_put_back(buffers, &demand)
         demand.blocks += demand.copies
         return demand
 
@@ -137,56 +138,64 @@ cdef class StepFiller(RowTable):
         """Count what a special entry takes.
 
         Rows that share a last block write one after the other: the last of them alone has it then, and
-        writes in place. So each copier's reference is taken off while counting, and put back at the end;
-        what open steps hold of sources does not count either. Not, however, where a copier stands further
-        on: abandon gives it the block back, with its tokens.
+        writes in place. So each copier's reference is withheld while counting, and what open steps hold of
+        sources is as well. Not, however, where a copier stands further on: abandon gives it the block back,
+        with its tokens. `reach` says so of each block, whatever the number of copiers.
         """
         cdef int32_t row = self.named[i], start = buffers.c.kv_lens[i] - self.counts[i]
         cdef Row *entry = &self.rows[row]
         cdef BlockRecord *records = self.pool.records
         cdef int32_t need = self.c_blocks_for(entry.end), last = self.c_block_of(start), block
+        cdef int32_t offset = start - last * self.block_size
         demand.width = max(demand.width, need)
         if need > entry.num_blocks:
             demand.blocks += need - entry.num_blocks
-        if self.counts[i] > 0 and last * self.block_size != start:
+        if self.counts[i] > 0 and offset > 0:
+            if not demand.has_looked:
+                self.c_withhold_sources(demand)
             block = self.c_table(row)[last]
-            if (records[block].node != NO_NODE or records[block].refcount - self.c_source_holds(block) > 1
-                    or self.c_is_copied_beyond(buffers, block, start, <int32_t>demand.copies)):
+            if records[block].node != NO_NODE or records[block].refcount > 1 or self.reach[block] > offset:
                 records[block].refcount -= 1
+                self.reach[block] = <uint16_t>max(<int32_t>self.reach[block], offset)
                 buffers.c.copiers[demand.copies] = i
                 demand.copies += 1
+                demand.withheld += 1
 
-    cdef bint c_is_copied_beyond(
-        self, StepBuffers buffers, int32_t block, int32_t start, int32_t copies
-    ) noexcept nogil:
-        """Whether a copier, of this step so far or of an open one, has more of this block than lies before `start`."""
-        cdef int32_t k, i, pair, other
+    cdef void c_withhold_sources(self, Demand *demand) noexcept nogil:
+        """Take off what open steps hold of the blocks that they copied, and note how far their copiers stand."""
+        cdef int32_t k, i, pair, block, start, offset
+        cdef BlockRecord *records = self.pool.records
         cdef const StepArrays *opened
         cdef const GroupArrays *group
-        for k in range(copies):
-            i = buffers.c.copiers[k]
-            other = buffers.c.kv_lens[i] - self.counts[i]
-            if other > start and self.c_table(self.named[i])[self.c_block_of(other)] == block:
-                return True
+        demand.has_looked = True
         for k in range(self.num_open):
             opened = self.step_arrays[self.order[k]]
             group = self.group_arrays[self.order[k]]
             for pair in range(group.num_copies):
                 i = opened.copiers[pair]
-                other = opened.kv_lens[i] - opened.qo_indptr[i + 1] + opened.qo_indptr[i]
-                if other > start and group.copies[2 * pair] == block:
-                    return True
-        return False
+                start = opened.kv_lens[i] - opened.qo_indptr[i + 1] + opened.qo_indptr[i]
+                block = group.copies[2 * pair]
+                offset = start - self.c_block_of(start) * self.block_size
+                records[block].refcount -= 1
+                self.reach[block] = <uint16_t>max(<int32_t>self.reach[block], offset)
+                demand.withheld += 1
 
-    cdef int32_t c_source_holds(self, int32_t block) noexcept nogil:
-        """References of open steps to the block as the source of a copy."""
-        cdef int32_t k, pair, holds = 0
+    cdef void c_put_back(self, StepBuffers buffers, const Demand *demand) noexcept nogil:
+        """References as they were; `reach` is 0 everywhere again."""
+        cdef int32_t k, i, pair, block
+        cdef BlockRecord *records = self.pool.records
         cdef const GroupArrays *group
+        for k in range(<int32_t>demand.copies):
+            i = buffers.c.copiers[k]
+            block = self.c_table(self.named[i])[self.c_block_of(buffers.c.kv_lens[i] - self.counts[i])]
+            records[block].refcount += 1
+            self.reach[block] = 0
         for k in range(self.num_open):
             group = self.group_arrays[self.order[k]]
             for pair in range(group.num_copies):
-                holds += group.copies[2 * pair] == block
-        return holds
+                block = group.copies[2 * pair]
+                records[block].refcount += 1
+                self.reach[block] = 0
 
     cdef void c_forgo(self, const Demand *demand) noexcept nogil:
         """As if c_demand never was."""
