@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t
 
 cdef struct RowKeys:        # of one prompt; shared by its forks, never changed
     int32_t users           # rows and RowKeysHolders that point here
+    int32_t border          # number of the namespace, 0 for none
     int32_t settled         # a sequence cut before this position is no longer what the keys say
     int32_t count
     int32_t *blocks         # [count] logical blocks in which something begins, ascending
@@ -22,12 +23,15 @@ cdef class KeyTable:
     cdef dict numbers       # framed bytes -> number
     cdef list entries       # number -> (framed bytes, namespace, secret), or None where vacant
     cdef list vacant        # numbers
-    cdef int32_t *users     # [room] index nodes, rows' keys and events that refer to the number
+    cdef int32_t *users     # [room] index nodes, rows' keys, events and other numbers that refer to the number
+    cdef int32_t *borders   # [room] number of the namespace that a number in use is in, 0 for none
     cdef int32_t room
     cdef int32_t num_unused  # numbers that nothing refers to any more, until the next sweep
 
     cdef int32_t c_number(self, bytes framed, object namespace, object secret) except -1
+    cdef int c_grow(self) except -1
     cdef int c_sweep(self) except -1
+    cdef int32_t c_border(self, bytes namespace, object secret) except -1
     cdef void c_hold(self, int32_t key) noexcept nogil
     cdef void c_drop(self, int32_t key) noexcept nogil
     cdef RowKeys *c_share(self, RowKeys *keys) noexcept nogil

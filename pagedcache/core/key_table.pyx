@@ -7,7 +7,8 @@ so that no collision of hashes can join what differs. A number lives while anyth
     RowKeys   [ blocks: 0  17 ]     of one prompt: something begins in blocks 0 (its namespace) and 17 (an image)
               [ keys:   3   8 ]
 
-Number 0 says that nothing begins.
+Number 0 says that nothing begins. A namespace has a number of its own, which all numbers in it refer to; so it has one
+secret at a time, whatever else begins in the first block of its prompts.
 """
 
 cimport cython
@@ -25,15 +26,16 @@ cdef class KeyTable:
         self.vacant = []
         self.room = 16
         self.users = <int32_t *>calloc(self.room, sizeof(int32_t))
-        if not self.users:
+        self.borders = <int32_t *>calloc(self.room, sizeof(int32_t))
+        if not self.users or not self.borders:
             raise MemoryError("no memory for a table of keys")
 
     def __dealloc__(self):
         free(self.users)
+        free(self.borders)
 
     cdef int32_t c_number(self, bytes framed, object namespace, object secret) except -1:
         """The number of these bytes, a new one if need be. It may be swept as long as nobody holds it."""
-        cdef int32_t *users
         cdef int32_t number
         cdef tuple entry = (framed, namespace, secret)  # before looking: this may run a finalizer that numbers keys
         known = self.numbers.get(framed)
@@ -48,16 +50,37 @@ cdef class KeyTable:
         else:
             number = <int32_t>len(self.entries)
             if number == self.room:
-                users = <int32_t *>realloc(self.users, 2 * self.room * sizeof(int32_t))
-                if not users:
-                    raise MemoryError(f"no memory for more than {self.room} keys")
-                memset(users + self.room, 0, self.room * sizeof(int32_t))
-                self.users = users
-                self.room *= 2
+                self.c_grow()
             self.entries.append(None)
         self.entries[number] = entry
         self.numbers[framed] = number
+        self.borders[number] = 0
         self.num_unused += 1
+        return number
+
+    cdef int c_grow(self) except -1:
+        """Room for twice as many numbers."""
+        cdef int32_t *users = <int32_t *>realloc(self.users, 2 * self.room * sizeof(int32_t))
+        cdef int32_t *borders
+        if users:
+            self.users = users
+            borders = <int32_t *>realloc(self.borders, 2 * self.room * sizeof(int32_t))
+            if borders:
+                self.borders = borders
+                memset(users + self.room, 0, self.room * sizeof(int32_t))
+                self.room *= 2
+                return 0
+        raise MemoryError(f"no memory for more than {self.room} keys")
+
+    cdef int32_t c_border(self, bytes namespace, object secret) except -1:
+        """The number of the namespace itself, held for the caller; raises where it is in use with another secret."""
+        cdef int32_t number = self.c_number(b"\0\0" + namespace, namespace, secret)     # no frame begins so
+        if self.entries[number][2] != secret:
+            raise ValueError(
+                f"namespace {namespace!r} is in use with another secret (or none): give each secret a name of its "
+                "own, or invalidate the namespace and release its sequences first"
+            )
+        self.c_hold(number)
         return number
 
     cdef int c_sweep(self) except -1:
@@ -73,13 +96,17 @@ cdef class KeyTable:
 
     cdef void c_hold(self, int32_t key) noexcept nogil:
         if key > 0:
-            self.num_unused -= self.users[key] == 0
+            if self.users[key] == 0:
+                self.num_unused -= 1
+                self.c_hold(self.borders[key])
             self.users[key] += 1
 
     cdef void c_drop(self, int32_t key) noexcept nogil:
         if key > 0:
             self.users[key] -= 1
-            self.num_unused += self.users[key] == 0
+            if self.users[key] == 0:
+                self.num_unused += 1
+                self.c_drop(self.borders[key])
 
     cdef RowKeys *c_share(self, RowKeys *keys) noexcept nogil:
         """One more user; the same pointer, which may be NULL."""
@@ -96,6 +123,7 @@ cdef class KeyTable:
         if keys.users == 0:
             for k in range(keys.count):
                 self.c_drop(keys.keys[k])
+            self.c_drop(keys.border)
             free(keys)
 
 
@@ -117,20 +145,20 @@ cdef class RowKeysHolder:
             raise MemoryError(f"no memory for {n} keys")
         self.keys.users = 1
         self.keys.count = 0
+        self.keys.border = 0
         self.keys.settled = 0
         self.keys.blocks = <int32_t *>(self.keys + 1)
         self.keys.keys = self.keys.blocks + n
+        if namespace != b"":
+            self.keys.border = table.c_border(namespace, secret)
         for k in range(n):
             block, framed, _, stop = starts[k]
             in_border = block == 0 and namespace != b""     # only such bytes name the namespace
             self.keys.keys[k] = table.c_number(framed, namespace if in_border else b"", secret if in_border else None)
+            if table.users[self.keys.keys[k]] == 0:
+                table.borders[self.keys.keys[k]] = self.keys.border if in_border else 0
             table.c_hold(self.keys.keys[k])
             self.keys.count = k + 1
-            if in_border and table.entries[self.keys.keys[k]][2] != secret:
-                raise ValueError(
-                    f"namespace {namespace!r} is in use with another secret (or none): give each secret a name of its "
-                    "own, or invalidate the namespace and release its sequences first"
-                )
             self.keys.blocks[k] = block
             self.keys.settled = max(self.keys.settled, stop)
 

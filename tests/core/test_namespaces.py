@@ -130,6 +130,24 @@ def test_a_wrong_secret_is_refused_everywhere_and_changes_nothing(make):
     assert table.match([[1] * 9], namespace=Namespace("a", secret=SECRET))[0] == 8
 
 
+@pytest.mark.parametrize("first", [None, [salt("s")], [content("cat", 0, 2)]])
+@pytest.mark.parametrize("then", [None, [salt("s")], [salt("t")]])
+def test_a_namespace_has_one_secret_whatever_else_begins_in_its_first_block(make, first, then):
+    table = make()
+    ours, other = Namespace("a", secret=SECRET), Namespace("a", secret=OTHER)
+    sid = prefill(table, [1] * 9, namespace=ours, keys=[first])
+    with pytest.raises(ValueError, match="another secret"):
+        table.admit([[1] * 9], namespace=other, keys=[then])
+    table.release([sid])
+    with pytest.raises(ValueError, match="another secret"):
+        table.match([[1] * 9], namespace=other, keys=[then])
+    table.invalidate(namespace="a")
+    prefill(table, [1] * 9, namespace=other, keys=[then])
+    with pytest.raises(ValueError, match="another secret"):
+        table.admit([[1] * 9], namespace=ours, keys=[first])
+    table.check()
+
+
 def test_a_secret_needs_a_name(make):
     table = make()
     for name in ("", b""):
