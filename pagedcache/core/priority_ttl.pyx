@@ -103,7 +103,7 @@ cdef class PriorityTTL(EvictionPolicy):
         The pool sees it from its next verb on.
         """
         cdef int64_t more = nanoseconds(seconds, "seconds")
-        with cython.critical_section(self):     # the policy knows no pool: a verb that ticks meanwhile reads either value
+        with cython.critical_section(self):     # it knows no pool: a verb that ticks meanwhile reads either value
             if self.skew + more > INT64_MAX // 4:
                 raise ValueError(f"seconds is {seconds}; the clock would be too far ahead")
             store(&self.skew, self.skew + more, RELAXED)
