@@ -63,45 +63,42 @@ class Residency(Bookkeeping):
                 raise ValueError(
                     "the cache is metadata only: save what sequences.swap_list names, then sequences.swap_out"
                 )
-            return self._swap_out(self.storage, ids, {})
+            return self._swap_out(self.storage, ids)
 
     def swap_in(self, ids: ArrayLike) -> int:
         """Undo `swap_out`; the number of blocks filled again. OutOfBlocks where they don't fit: nothing is changed."""
         with self._open():
             if self.storage is None:
                 raise ValueError("the cache is metadata only: sequences.swap_in says where the saved bytes go")
-            blocks = self.sequences.swap_in(ids)
+            blocks = self.sequences.begin_swap_in(ids)
             handles = np.asarray(ids).tolist()
-            saved = dict(
-                zip(blocks.tolist(), itertools.chain.from_iterable(self._swapped[h] for h in handles), strict=True)
-            )
+            saved = [self._swapped[handle] for handle in handles]
             try:
                 first = 0
-                for handle in handles:
-                    data = self._swapped[handle]
+                for data in saved:
                     if data:
                         self.backend.write_blocks(self.storage, blocks[first : first + len(data)], np.stack(data))
                     first += len(data)
                 self._cover()
+                self.sequences.swap_in(ids)
             except BaseException:
                 self._cover()
-                self._swap_out(self.storage, ids, saved)
+                left = [handle for handle in handles if handle in self._swapped]  # a finalizer may have released one
+                self.sequences.cancel_swap_in(left)
                 raise
             for handle in handles:
                 del self._swapped[handle]
             return len(blocks)
 
-    def _swap_out(self, storage: Storage, ids: ArrayLike, saved: dict[int, NDArray[np.uint8]]) -> int:
-        """Save the blocks that only `ids` hold, but for those whose records are `saved`, and give them up."""
+    def _swap_out(self, storage: Storage, ids: ArrayLike) -> int:
+        """Save the blocks that only `ids` hold, and give them up."""
         handles = np.asarray(ids).tolist()
         usable = -1
         while usable < 0:  # again, if a finalizer has changed who holds what while blocks were read
             blocks, indptr = self.sequences.swap_list(ids)
-            unsaved = [block for block in blocks.tolist() if block not in saved]
-            records = saved
-            if unsaved:
-                read = self.backend.read_blocks(storage, np.array(unsaved, np.int32))
-                records = saved | dict(zip(unsaved, read, strict=True))
+            records: dict[int, NDArray[np.uint8]] = {}
+            if len(blocks):
+                records = dict(zip(blocks.tolist(), self.backend.read_blocks(storage, blocks), strict=True))
                 self.synchronize()  # or the records would be used before they are there
             usable = self.sequences.swap_out(ids, blocks)
         for handle, (first, stop) in zip(handles, itertools.pairwise(indptr), strict=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kv_drive import Replaced, Rows, make_cache
 
-from pagedcache import CacheClosed, OutOfBlocks, SwappedOut
+from pagedcache import CacheClosed, InvalidSequence, OutOfBlocks, SwappedOut
 from pagedcache.backends import get
 
 
@@ -104,16 +104,43 @@ def test_a_refused_swap_in_keeps_the_bytes(rows):
     rows.verify()
 
 
-def test_a_backend_that_fails_in_everything_leaves_the_sequence_swapped_out(rows):
-    a = rows.admit(list(range(11)))
+@pytest.mark.parametrize("shared", [0, 4, 8])
+def test_a_backend_that_fails_in_everything_leaves_the_sequence_swapped_out(rows, shared):
+    """Also where blocks that were shared, and stayed, are its own by now: nobody has saved those."""
+    a = rows.admit(list(range(11)), reserve=5)
+    kid = rows.fork(a, at=shared)
     rows.cache.swap_out([a])
+    rows.release(kid)
     rows.overwrite()
-    working, rows.cache.backend = rows.cache.backend, Replaced(write_blocks=fail, read_blocks=fail)
+    working, before = rows.cache.backend, rows.cache.stats()
+    rows.cache.backend = Replaced(write_blocks=fail, read_blocks=fail)
     with pytest.raises(MemoryError, match="scratch"):
         rows.cache.swap_in([a])
     rows.cache.backend = working
-    assert rows.cache.stats().swapped == 3
+    after = rows.cache.stats()
+    assert (after.used, after.swapped) == (before.used, before.swapped) and list(rows.cache._swapped) == [a]
+    with pytest.raises(SwappedOut):
+        rows.cache.extend([a], 1)
+    rows.overwrite()
     rows.cache.swap_in([a])
+    rows.verify()
+
+
+def test_a_finalizer_that_releases_a_sequence_while_its_bytes_come_in(rows):
+    """The others stay swapped out, and the blocks that were taken come back."""
+    a, b = rows.admit(list(range(11))), rows.admit([50, 51, 52])
+    rows.cache.swap_out([a, b])
+
+    def write_blocks(*_, **__):
+        if a in rows.tokens:
+            rows.release(a)
+
+    working, rows.cache.backend = rows.cache.backend, Replaced(write_blocks=write_blocks)
+    with pytest.raises(InvalidSequence, match=str(a)):
+        rows.cache.swap_in([b, a])
+    rows.cache.backend = working
+    assert rows.cache.stats().used == 0 and list(rows.cache._swapped) == [b]
+    rows.cache.swap_in([b])
     rows.verify()
 
 

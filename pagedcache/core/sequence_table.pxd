@@ -1,11 +1,11 @@
 from libc.stdint cimport int32_t, int64_t
 
 from pagedcache.core.arguments cimport Int32s
-from pagedcache.core.residency_table cimport ResidencyTable
+from pagedcache.core.compact_table cimport CompactTable
 from pagedcache.core.row_table cimport Row
 
 
-cdef class SequenceTable(ResidencyTable):
+cdef class SequenceTable(CompactTable):
     cdef int64_t c_fork(self, int32_t row, int32_t cut) noexcept nogil
     cdef void c_reorder(self, const int32_t *parents, int32_t n, Row *former, int32_t *scratch) noexcept nogil
     cdef bint c_is_settled(self, int32_t row, int32_t cut) noexcept nogil

@@ -1,10 +1,10 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pagedcache.core.residency_table import ResidencyTable
+from pagedcache.core.compact_table import CompactTable
 from pagedcache.core.results import CacheStats
 
-class SequenceTable(ResidencyTable):
+class SequenceTable(CompactTable):
     def fork(self, ids: ArrayLike, n: int = 1, at: int | ArrayLike | None = None) -> NDArray[np.int64]: ...
     def reorder(self, ids: ArrayLike, parents: ArrayLike) -> None: ...
     def truncate(self, ids: ArrayLike, positions: int | ArrayLike) -> int: ...

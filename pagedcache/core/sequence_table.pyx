@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from pagedcache.core.arguments cimport Int32s, Int64s, handles_of, new_int64s, own_counts, own_int32s
 from pagedcache.core.key_table cimport RowKeys
-from pagedcache.core.residency_table cimport ResidencyTable
+from pagedcache.core.compact_table cimport CompactTable
 from pagedcache.core.row_table cimport ANY, CLOSED, DOOMED, LIVE, OPEN_OR_CLOSED, SWAPPED, Row
 
 import numpy as np
@@ -18,7 +18,7 @@ from pagedcache.errors import OutOfSequences
 
 
 @cython.no_gc_clear
-cdef class SequenceTable(ResidencyTable):
+cdef class SequenceTable(CompactTable):
     """Block tables of many sequences over one pool, with a prefix index; no K/V bytes.
 
     Parameters

@@ -272,3 +272,29 @@ def test_blocks_are_given_up_only_if_they_are_those_that_were_saved(make):
     assert table.swap_out([sid], blocks) == -1 == table.swap_out([sid], []) and snapshot(table, sid) == before
     assert table.swap_out([sid], table.swap_list([sid])[0]) == 3
     table.swap_in([sid])
+
+
+@pytest.mark.parametrize("end", ["swap_in", "cancel_swap_in", "release"])
+def test_blocks_are_held_while_bytes_come_in_and_the_handle_is_still_away(make, end):
+    table = make()
+    [sid] = table.admit([range(9)], reserve=4).ids
+    feed(table, [sid], [range(9)])
+    [[kid]] = table.fork([sid], at=4)
+    table.swap_out([sid])
+    taken = table.begin_swap_in([sid])
+    assert len(taken) == 2 and table.stats().used == 4 and table.stats().swapped == 3
+    table.check()
+    assert table.begin_swap_in([sid]).tolist() == taken.tolist(), "once is enough"
+    with pytest.raises(SwappedOut):
+        table.extend([sid], 1)
+    table.release([kid])
+    result = getattr(table, end)([sid])
+    table.check()
+    if end == "swap_in":
+        assert result.tolist() == taken.tolist() == blocks_of(table, sid)[1:3]
+        assert feed(table, [sid], [[9, 10, 11]]) == 1, "it knows its tokens"
+    elif end == "cancel_swap_in":
+        assert table.stats().used == 1 and table.stats().swapped == 3
+        assert len(table.swap_in([sid])) == 2
+    else:
+        assert result == 4 and table.stats().used == 0

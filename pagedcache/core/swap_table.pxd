@@ -1,0 +1,13 @@
+from libc.stdint cimport int32_t
+
+from pagedcache.core.cache_table cimport CacheTable
+
+
+cdef class SwapTable(CacheTable):
+    cdef bint c_is_own(self, int32_t block) noexcept nogil
+    cdef bint c_is_swap_list(self, int32_t n, const int32_t *blocks, Py_ssize_t count) noexcept nogil
+    cdef int32_t c_own_blocks(self, int32_t row) noexcept nogil
+    cdef int32_t c_swap_out(self, int32_t row) noexcept nogil
+    cdef int32_t *c_begin_swap_in(self, int32_t n, int32_t *filled) except NULL
+    cdef int32_t c_fill_gaps(self, int32_t row, int32_t *blocks) noexcept nogil
+    cdef void c_come_back(self, int32_t row) noexcept nogil
