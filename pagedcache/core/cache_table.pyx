@@ -171,6 +171,12 @@ cdef class CacheTable(PromptTable):
         -------
         int
             Blocks evicted.
+
+        Notes
+        -----
+        Only blocks that nobody holds go: no sequence, pin, caller or open step, and no unfinished work. Of a prefix
+        the tail goes first, so that what stays can be found. The blocks were usable before; evicting makes them
+        vacant, which neighbours need to form runs of ids again.
         """
         cdef int64_t wanted = bounded_int(n_blocks, "n_blocks", 0, INT32_MAX)
         with cython.critical_section(self.pool):

@@ -80,6 +80,10 @@ cdef class SequenceTable(CompactTable):
         ------
         OutOfSequences
             Fewer than m * n rows are vacant.
+        InvalidSequence, SwappedOut, StepOpen
+            A handle names no live sequence, one that is swapped out, or one in an open step.
+        ValueError
+            A handle is named twice, or a position lies before the pad or beyond the sequence.
         """
         cdef int64_t per_parent = bounded_int(n, "n", 0, INT32_MAX)
         cdef Int64s handles = handles_of(ids)
@@ -135,6 +139,13 @@ cdef class SequenceTable(CompactTable):
             Sequences, each once.
         parents : int32 [n]
             For each of them an index into `ids`; one may be named more than once, or never.
+
+        Raises
+        ------
+        InvalidSequence, SwappedOut, StepOpen
+            A handle names no live sequence, one that is swapped out, or one in an open step.
+        ValueError
+            A handle is named twice, or an entry of `parents` is no index into `ids`.
 
         Notes
         -----
@@ -215,6 +226,13 @@ cdef class SequenceTable(CompactTable):
         -------
         int
             Blocks that became usable.
+
+        Raises
+        ------
+        InvalidSequence, SwappedOut, StepOpen
+            A handle names no live sequence, one that is swapped out, or one in an open step.
+        ValueError
+            A handle is named twice, or a position lies before the pad or beyond the sequence.
         """
         cdef Int64s handles = handles_of(ids)
         cdef Int32s cuts = own_counts(positions, handles.n, "positions")
@@ -261,10 +279,22 @@ cdef class SequenceTable(CompactTable):
         The handles are invalid at once. Blocks of a sequence that open steps name come back when the last
         of them closes; blocks that submitted work may still read, when its fence retires.
 
+        Parameters
+        ----------
+        ids : int64 [n]
+            Sequences, each once; in open steps or swapped out, too.
+
         Returns
         -------
         int
             Blocks that became usable now.
+
+        Raises
+        ------
+        InvalidSequence
+            A handle names no live sequence; nothing was changed.
+        ValueError
+            A handle is named twice; nothing was changed.
         """
         cdef Py_ssize_t i
         cdef int32_t row, usable = 0
@@ -289,7 +319,13 @@ cdef class SequenceTable(CompactTable):
         Parameters
         ----------
         fence : int
-            Covers all work submitted so far, so never falls; 0 is always retired.
+            Covers all work submitted so far; 0 is always retired.
+
+        Notes
+        -----
+        A fence lower than one named before changes nothing: what covers more also covers less. Blocks that were
+        dropped earlier wait for the fence that was named then. The first fence costs 8 bytes of bookkeeping for each
+        block of the pool; MemoryError where they cannot be had, and nothing is changed.
         """
         cdef int64_t number = bounded_int(fence, "fence", 0, INT64_MAX)
         with cython.critical_section(self.pool):

@@ -101,8 +101,13 @@ cdef class StepTable(StepFiller):
             Too few usable blocks (`can_extend` asks with the same code).
         StepBusy
             ``steps_in_flight`` steps are open.
+        InvalidSequence
+            A handle names no live sequence.
+        SwappedOut
+            A sequence is swapped out.
         ValueError
-            A sequence would grow beyond max_length, or a depth is out of range.
+            A handle is named twice, a count is negative, a sequence would grow beyond max_length, or a depth is
+            out of range. Whatever is raised, nothing was changed.
         """
         cdef Demand demand
         cdef Step step
@@ -201,7 +206,20 @@ cdef class StepTable(StepFiller):
     # -- closing without a trace ----------------------------------------------------------------------------------
 
     def abandon(self, Step step not None):
-        """Close the newest open step as if it never was; only evictions stay."""
+        """Close the newest open step as if it never was; only evictions stay.
+
+        Parameters
+        ----------
+        step : Step
+            The newest open step. Its sequences are where they were before it; those released meanwhile stay so.
+
+        Raises
+        ------
+        StepClosed
+            The step is closed, or not the newest.
+        ValueError
+            It is the step of another table, or was made from arrays.
+        """
         cdef StepBuffers buffers
         cdef StepArrays *arrays
         cdef int32_t *copies

@@ -32,6 +32,11 @@ cdef class SwapTable(CacheTable):
     def swap_list(self, ids):
         """The blocks whose bytes `swap_out` would lose; changes nothing.
 
+        Parameters
+        ----------
+        ids : int64 [n]
+            Sequences of no open step, each once.
+
         Returns
         -------
         blocks : int32 [m]
@@ -176,6 +181,21 @@ cdef class SwapTable(CacheTable):
         """`swap_in`, with the handles still swapped out, so that nobody can use them while bytes are moved.
 
         The blocks are held until `swap_in`, `cancel_swap_in` or `release` of their sequence.
+
+        Parameters
+        ----------
+        ids : int64 [n]
+            Sequences that are swapped out.
+
+        Returns
+        -------
+        int32 [m]
+            As of `swap_in`.
+
+        Raises
+        ------
+        OutOfBlocks
+            Too few usable blocks; nothing was changed.
         """
         cdef Int64s handles = handles_of(ids)
         cdef int32_t filled
