@@ -117,14 +117,17 @@ static void PC_NAME(narrow)(const float *src, int32_t to, char *dst, int64_t n) 
     int64_t i = 0;
     if (to == PC_F32) memcpy(dst, src, n * 4);
     else if (to == PC_F16) {
-        uint16_t *half = (uint16_t *)dst;
 #if PC_X86 && W == 16
         for (; i + W <= n; i += W)
-            _mm256_storeu_si256((__m256i *)(half + i), _mm512_cvtps_ph((__m512)v_load(src + i), 0));
+            _mm256_storeu_si256((__m256i *)(dst + 2 * i), _mm512_cvtps_ph((__m512)v_load(src + i), 0));
 #elif PC_X86 && W == 8
-        for (; i + W <= n; i += W) _mm_storeu_si128((__m128i *)(half + i), _mm256_cvtps_ph((__m256)v_load(src + i), 0));
+        for (; i + W <= n; i += W)
+            _mm_storeu_si128((__m128i *)(dst + 2 * i), _mm256_cvtps_ph((__m256)v_load(src + i), 0));
 #endif
-        for (; i < n; i++) half[i] = PC_NAME(to_f16)(src[i]);
+        for (; i < n; i++) {
+            const uint16_t code = PC_NAME(to_f16)(src[i]);
+            memcpy(dst + 2 * i, &code, 2);
+        }
     } else {
         for (; i + W <= n; i += W) { /* as to_bf16 does it */
             vu bits = (vu)v_load(src + i), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -132,7 +135,10 @@ static void PC_NAME(narrow)(const float *src, int32_t to, char *dst, int64_t n) 
             rounded = (is_nan & (bits >> 16 | 0x40)) | (~is_nan & rounded);
             *(PC_NAME(loose_u16) *)(dst + 2 * i) = __builtin_convertvector(rounded, PC_NAME(loose_u16));
         }
-        for (; i < n; i++) ((uint16_t *)dst)[i] = PC_NAME(to_bf16)(src[i]);
+        for (; i < n; i++) { /* dst may be room of floats, which pairs of these are read from as such */
+            const uint16_t code = PC_NAME(to_bf16)(src[i]);
+            memcpy(dst + 2 * i, &code, 2);
+        }
     }
 }
 
