@@ -37,27 +37,46 @@
 #define PC_INLINE static inline __attribute__((always_inline))
 #define PC_PREFETCH(p) __builtin_prefetch((p), 0, 2) /* into L2: hints for L1 are capped at 12 GB/s on Zen 4 */
 
+#ifndef PC_TABLES
+#define PC_TABLES 31 /* a bit for each target; tests compile few */
+#endif
+#define PC_HAS(target) (PC_TABLES >> (target) & 1)
+
+#if PC_HAS(PC_BASELINE)
 #define PC_TARGET PC_BASELINE
 #include "target.inc.h"
-#if PC_X86
+#endif
+#if PC_X86 && PC_HAS(PC_AVX2)
 #define PC_TARGET PC_AVX2
 #include "target.inc.h"
+#endif
+#if PC_X86 && PC_HAS(PC_AVX512)
 #define PC_TARGET PC_AVX512
 #include "target.inc.h"
+#endif
+#if PC_X86 && PC_HAS(PC_AVX512BF16)
 #define PC_TARGET PC_AVX512BF16
 #include "target.inc.h"
-#elif defined(__aarch64__)
+#endif
+#if defined(__aarch64__) && PC_HAS(PC_NEON)
 #define PC_TARGET PC_NEON
 #include "target.inc.h"
 #endif
 
 static const pc_kernels *const compiled[] = {
+#if PC_HAS(PC_BASELINE)
     &table_baseline,
-#if PC_X86
+#endif
+#if PC_X86 && PC_HAS(PC_AVX2)
     &table_avx2,
+#endif
+#if PC_X86 && PC_HAS(PC_AVX512)
     &table_avx512,
+#endif
+#if PC_X86 && PC_HAS(PC_AVX512BF16)
     &table_avx512bf16,
-#elif defined(__aarch64__)
+#endif
+#if defined(__aarch64__) && PC_HAS(PC_NEON)
     &table_neon,
 #endif
 };

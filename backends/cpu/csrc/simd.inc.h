@@ -26,7 +26,9 @@ typedef float PC_NAME(loose_vf) __attribute__((vector_size(W * 4), aligned(4), m
 
 /* Keeps a loaded vector in its register where the compiler would load it once per use. */
 #undef PC_HOLD
-#if PC_X86 && W == 16
+#ifdef PC_EMULATED
+#define PC_HOLD(x) ((void)(x))
+#elif PC_X86 && W == 16
 #define PC_HOLD(x) __asm__("" : "+v"(x))
 #elif PC_X86
 #define PC_HOLD(x) __asm__("" : "+x"(x))

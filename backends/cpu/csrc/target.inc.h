@@ -20,6 +20,10 @@
 #define PC_WIDTH 4
 #endif
 
+#ifdef PC_EMULATED
+#undef PC_FEATURES
+#define PC_FEATURES "avx2,fma,f16c"
+#endif
 #if PC_X86 && defined(__clang__)
 #define PC_PUSH_(s) _Pragma(#s)
 #define PC_PUSH(s) PC_PUSH_(clang attribute push(__attribute__((target(s))), apply_to = function))
