@@ -16,7 +16,18 @@ from pagedcache.backends._registry import get, names
 from pagedcache.backends._step_like import StepLike
 from pagedcache.spec import CacheSpec
 
-__all__ = ["Array", "Backend", "Capabilities", "ChecksAttend", "StepLike", "Storage", "get", "names"]
+__all__ = [
+    "Array",
+    "Backend",
+    "Capabilities",
+    "ChecksAttend",
+    "HasThreads",
+    "StepLike",
+    "Storage",
+    "WritesAndAttends",
+    "get",
+    "names",
+]
 
 Array: TypeAlias = Any  # an array of the backend's device; NumPy arrays for CPU backends
 OwnStorage: TypeAlias = Any  # a Storage that this backend's allocate returned
@@ -120,3 +131,22 @@ class ChecksAttend(Protocol):
     def check_attend(self, storage: OwnStorage, layer: int, q: Array, step: StepLike, **options: Any) -> None:
         """Raise what attend would raise for the same arguments; read no K/V and write nothing, `out` and
         `lse` neither."""
+
+
+class WritesAndAttends(Protocol):
+    """What a Backend may have besides: write and attend in one call, for less overhead in each layer."""
+
+    def write_and_attend(
+        self, storage: OwnStorage, layer: int, q: Array, k: Array, v: Array, step: StepLike, **options: Any
+    ) -> Array:
+        """What write at the slots of the layer's group in the step, then attend, would do and return; but
+        all arguments are checked before anything is written."""
+
+
+class HasThreads(Protocol):
+    """What a Backend may have besides: threads of its own, a number of them that a user can set."""
+
+    threads: int  # at most, in a call
+
+    def with_threads(self, threads: int) -> Backend:
+        """A backend of this kind with so many; this one stays as it is."""

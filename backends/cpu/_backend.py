@@ -7,24 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedcache.backends.cpu import _native
+from pagedcache.backends.cpu import _moves, _native
+from pagedcache.backends.cpu._call import checked_attend, checked_write, precisions
 from pagedcache.backends.cpu._storage import CpuStorage
-from pagedcache.backends.host import batch, moves
-from pagedcache.backends.host.arguments import output
-from pagedcache.backends.host.arguments import slots as checked_slots
-from pagedcache.backends.host.formats import numbers, put, widened
+from pagedcache.backends.host.formats import put, widened
 from pagedcache.backends.host.merge import merged
-from pagedcache.backends.host.quantised import quantised
-from pagedcache.backends.host.queries import dtype_of_out, parts_of, shape_of_q
-from pagedcache.backends.host.rule import Rule, chosen_precision, make_rule
-from pagedcache.backends.protocol import Backend, Capabilities, StepLike
+from pagedcache.backends.host.queries import dtype_of_out, parts_of
+from pagedcache.backends.protocol import Backend, Capabilities, ChecksAttend, HasThreads, StepLike, WritesAndAttends
 from pagedcache.spec import CacheSpec
 
 __all__ = ["CpuBackend"]
 
 DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
 VARIANTS = ("window", "sink_tokens", "sink_logits", "softcap", "alibi", "mask")
-FLOAT32 = np.dtype(np.float32)
 
 
 def usable_threads() -> int:
@@ -75,7 +70,7 @@ class CpuBackend:
             max_block_size=1024,
             head_dims=None,
             variants=frozenset(VARIANTS),
-            precisions={dtype: _offered(dtype)[0] for dtype in DTYPES},
+            precisions={dtype: precisions(dtype)[0] for dtype in DTYPES},
             synchronous=True,
         )
 
@@ -83,6 +78,10 @@ class CpuBackend:
         """Return a pool in own memory, all zero, or in the caller's buffers; see HostStorage."""
         self.capabilities.require(spec)
         return CpuStorage(spec, num_blocks, buffers)
+
+    def with_threads(self, threads: int) -> "CpuBackend":
+        """Return a backend whose calls take at most so many threads."""
+        return CpuBackend(threads)
 
     def write(self, storage: CpuStorage, layer: int, k: Any, v: Any, slots: Any) -> None:
         """Store new tokens, rounded to the storage's dtype.
@@ -94,21 +93,7 @@ class CpuBackend:
         slots : int64 [tokens]
             Distinct slots of usable blocks.
         """
-        spec, place = storage.spec, storage.place(layer)
-        at = slots
-        if not _native.are_slots(place, at):
-            at = np.ascontiguousarray(
-                checked_slots("slots", slots, storage.num_blocks, spec.block_size, distinct=False)
-            )
-        arrays = []
-        for name, values, width in zip("kv", (k, v), (spec.head_dim, spec.v_head_dim), strict=True):
-            array = np.ascontiguousarray(numbers(name, values, spec.dtype))
-            if array.shape != (at.size, spec.kv_heads, width):
-                raise ValueError(f"{name} has shape {array.shape}; it must be {(at.size, spec.kv_heads, width)}")
-            if spec.has_scales:
-                require_finite(name, array, spec.dtype)
-            arrays.append(array)
-        _native.store(place, arrays[0], arrays[1], at, self.threads)
+        checked_write(storage, layer, k, v, slots).run(self.threads)
 
     def attend(
         self,
@@ -137,32 +122,34 @@ class CpuBackend:
             "native" rounds q and weights to bfloat16 where the storage is bfloat16 and the processor
             multiplies it as it is; "exact" computes in float32.
         """
-        spec, place = storage.spec, storage.place(layer)
-        queries = q
-        if not (type(q) is np.ndarray and q.dtype == FLOAT32 and q.flags.carray):
-            queries = np.ascontiguousarray(numbers("q", q, spec.dtype))
-        tokens, q_heads, _ = shape_of_q(queries, spec)
-        native = chosen_precision(self.name, precision, _offered(spec.dtype)) == "native"
-        rule = make_rule(
-            q_heads, spec.head_dim, scale=scale, window=window, sink_tokens=sink_tokens, sink_logits=sink_logits,
-            softcap=softcap, alibi_slopes=alibi_slopes,
-        )  # fmt: skip
-        group = spec.locate(layer)[0]
-        plan = _plan(place, step, group, tokens, q_heads, rule, mask, mask_indptr)
-        shape = (tokens, q_heads, spec.v_head_dim)
-        result = output("out", out, shape, (dtype_of_out(q, queries), FLOAT32))
-        logs = None if lse is None else output("lse", lse, shape[:2], (FLOAT32,))
-        plain = result if _is_plain(result, queries) else np.empty(shape, np.float32)
-        plain_logs = logs if logs is None or logs.flags.c_contiguous else np.empty(shape[:2], np.float32)
-        _native.attend(
-            place, plan, queries, plain, plain_logs, rule.scale, rule.softcap, rule.alibi_slopes, rule.sink_logits,
-            native, self.threads,
-        )  # fmt: skip
-        if plain is not result:
-            put(result, plain)
-        if logs is not None and plain_logs is not logs:
-            logs[...] = plain_logs
-        return result
+        plain = window is sink_logits is softcap is alibi_slopes is mask is mask_indptr is precision is out is lse is None
+        if plain and sink_tokens == 0:
+            done = _native.usual_attend(storage.place(layer), q, None, None, step, scale, self.threads)
+            if done is not None:
+                return done
+        return checked_attend(
+            self.name, storage, layer, q, step, scale=scale, window=window, sink_tokens=sink_tokens,
+            sink_logits=sink_logits, softcap=softcap, alibi_slopes=alibi_slopes, mask=mask, mask_indptr=mask_indptr,
+            precision=precision, out=out, lse=lse,
+        ).run(self.threads)  # fmt: skip
+
+    def check_attend(self, storage: CpuStorage, layer: int, q: Any, step: StepLike, **options: Any) -> None:
+        """Raise what `attend` would raise for the same arguments, and do nothing else."""
+        checked_attend(self.name, storage, layer, q, step, **options)
+
+    def write_and_attend(
+        self, storage: CpuStorage, layer: int, q: Any, k: Any, v: Any, step: StepLike, *, scale: float | None = None,
+        **options: Any,
+    ) -> npt.NDArray[Any]:  # fmt: skip
+        """Store k and v at the step's slots, then attend: one call into C, and all is checked before anything is stored."""
+        if not options:
+            done = _native.usual_attend(storage.place(layer), q, k, v, step, scale, self.threads)
+            if done is not None:
+                return done
+        call = checked_attend(self.name, storage, layer, q, step, scale=scale, **options)
+        group = storage.spec.locate(layer)[0]
+        checked_write(storage, layer, k, v, (step.groups[group] if group else step).slots).run(self.threads)
+        return call.run(self.threads)
 
     def merge(self, outs: Any, lses: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         """Return attention over the union of disjoint sets of keys; see the Backend protocol."""
@@ -175,21 +162,21 @@ class CpuBackend:
 
     def copy_blocks(self, storage: CpuStorage, pairs: Any) -> None:
         """Copy blocks, pairs int32 [m, 2] (src, dst), in every plane; none is both src and dst."""
-        moves.copy_blocks(storage, pairs)
+        _moves.copy_blocks(storage, pairs, self.threads)
 
     def copy_slots(self, storage: CpuStorage, src: Any, dst: Any) -> None:
         """Copy int64 slots in every plane; every source is read before a destination is written."""
-        moves.copy_slots(storage, src, dst)
+        _moves.copy_slots(storage, src, dst, self.threads)
 
     def read_blocks(
         self, storage: CpuStorage, ids: Any, layers: Sequence[int] | None = None, into: Any = None
     ) -> npt.NDArray[np.uint8]:
         """Return records uint8 [ids, layers, spec.record_nbytes]: K, V, K scales, V scales; always NHD."""
-        return moves.read_blocks(storage, ids, layers, into)
+        return _moves.read_blocks(storage, ids, layers, into, self.threads)
 
     def write_blocks(self, storage: CpuStorage, ids: Any, data: Any, layers: Sequence[int] | None = None) -> None:
         """Store what read_blocks returned, whatever the layout it was read from."""
-        moves.write_blocks(storage, ids, data, layers)
+        _moves.write_blocks(storage, ids, data, layers, self.threads)
 
     def synchronize(self) -> None:
         """Do nothing: work is done when a call returns."""
@@ -199,44 +186,8 @@ class CpuBackend:
         return 0
 
 
-def _offered(dtype: str) -> tuple[str, ...]:
-    return ("native", "exact") if dtype == "bfloat16" and _native.has_native() else ("exact",)
-
-
-def _is_plain(result: npt.NDArray[Any], queries: npt.NDArray[Any]) -> bool:
-    """Whether C can write there: compact, of a dtype it knows, apart from q or the very same rows."""
-    known = result.dtype == np.float32 or result.dtype == np.float16 or result.dtype.name == "bfloat16"
-    apart = not np.may_share_memory(result, queries)
-    return bool(known and result.flags.carray and apart)
-
-
-def _plan(
-    place: _native.Layer, step: StepLike, group: int, tokens: int, q_heads: int, rule: Rule, mask: Any, mask_indptr: Any
-) -> _native.Plan:
-    """Return the work of a step, from the step's memo if another layer has asked for it already."""
-    memo = getattr(step, "memo", None) if mask is None and mask_indptr is None else None
-    # With the step's own id, since whoever copies a step's attributes copies its memo too.
-    key = ("cpu", id(step), group, tokens, q_heads, rule.window, rule.sink_tokens, place.num_blocks, place.kv_heads)
-    plan = None if memo is None else memo.get(key)
-    if plan is None:
-        plan = _native.Plan.make(
-            place, step, group, tokens, q_heads // place.kv_heads, rule.window, rule.sink_tokens, mask, mask_indptr
-        )
-        if plan is None:
-            masks = batch.trees(mask, mask_indptr, step.qo_indptr)
-            sights = batch.sequences(step, group, place.block_size, place.num_blocks, tokens, rule, masks)
-            batch.shared_prefixes(step, sights, place.block_size)
-            raise ValueError("the arrays of the step contradict each other")
-        if memo is not None:
-            memo[key] = plan
-    return plan
-
-
-def require_finite(name: str, array: npt.NDArray[Any], dtype: str) -> None:
-    """Raise ValueError, naming the first value that is not finite: no scale could stand for it."""
-    if not _native.are_finite(array):
-        quantised(name, widened(array), dtype)
-
-
 if TYPE_CHECKING:
     _conforms: Backend = CpuBackend()
+    _checks: ChecksAttend = CpuBackend()
+    _at_once: WritesAndAttends = CpuBackend()
+    _threads: HasThreads = CpuBackend()

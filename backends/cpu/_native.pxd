@@ -94,8 +94,15 @@ cdef class Layer:
     cdef readonly int32_t kv_heads
     cdef readonly bint hnd              # whether a head's tokens lie beside each other in a block
     cdef tuple arrays                   # what the pointers point into
+    cdef tuple key                      # under which a step's memo has the plan of this layer's group
+    cdef double scale                   # of attend, where none is given
 
 
 cdef class Plan:
     cdef pc_plan c
     cdef tuple arrays                   # tables that the plan points into
+    cdef int32_t block_size, num_blocks, kv_heads, q_group      # what it was made for
+    cdef int64_t window, sink_tokens    # tokens; INT32_MAX: no window
+    cdef object slots                   # of the new tokens, once they were checked; int64 [tokens]
+
+    cdef bint c_fits(self, Layer layer, int64_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens) noexcept

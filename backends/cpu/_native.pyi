@@ -19,11 +19,11 @@ class Layer:
     num_blocks: int
     kv_heads: int
     hnd: bool
-    def __init__(self, spec: CacheSpec, num_blocks: int, arrays: tuple[npt.NDArray[Any], ...]) -> None: ...
+    def __init__(self, spec: CacheSpec, group: int, num_blocks: int, arrays: tuple[npt.NDArray[Any], ...]) -> None: ...
 
 class Plan:
     @staticmethod
-    def make(
+    def of(
         layer: Layer,
         step: StepLike,
         group: int,
@@ -48,6 +48,9 @@ def attend(
     native: bool,
     threads: int,
 ) -> None: ...
+def usual_attend(
+    layer: Layer, q: Any, k: Any, v: Any, step: StepLike, scale: Any, threads: int
+) -> npt.NDArray[Any] | None: ...
 def are_slots(layer: Layer, slots: Any) -> bool: ...
 def are_finite(array: npt.NDArray[Any]) -> bool: ...
 def store(

@@ -4,6 +4,7 @@ What is checked here is what C must be able to rely on, as fast as can be. Whate
 again by ``pagedcache.backends.host``, which says in words what is wrong.
 """
 
+from libc.math cimport isfinite
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
 import os
@@ -82,7 +83,7 @@ cdef pc_plane plane_of(cnp.ndarray array, cnp.ndarray scales, bint hnd, int32_t 
 cdef class Layer:
     """Where K and V of a layer are: the arrays of one plane, held for as long as this lives."""
 
-    def __init__(self, spec, num_blocks, arrays):
+    def __init__(self, spec, group, num_blocks, arrays):
         cdef tuple kept = tuple(arrays)
         scales = kept[2:] if len(kept) == 4 else (None, None)
         self.arrays = kept
@@ -90,6 +91,8 @@ cdef class Layer:
         self.k = plane_of(kept[0], scales[0], self.hnd, NUMBERS[spec.dtype])
         self.v = plane_of(kept[1], scales[1], self.hnd, NUMBERS[spec.dtype])
         self.block_size, self.num_blocks, self.kv_heads = spec.block_size, num_blocks, spec.kv_heads
+        self.key = ("cpu", group)
+        self.scale = spec.head_dim**-0.5
 
 
 # -- plans ------------------------------------------------------------------------------------------------
@@ -110,8 +113,30 @@ cdef class Plan:
     def __dealloc__(self):
         pc_plan_free(&self.c)
 
+    cdef bint c_fits(self, Layer layer, int64_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens) noexcept:
+        return (
+            self.c.num_tokens == tokens and self.q_group == q_group and self.kv_heads == layer.kv_heads
+            and self.block_size == layer.block_size and self.num_blocks == layer.num_blocks
+            and self.window == window and self.sink_tokens == sink_tokens
+        )
+
     @staticmethod
-    def make(Layer layer, step, group, int32_t tokens, int32_t q_group, window, sink_tokens, mask, mask_indptr):
+    def of(Layer layer, step, group, int32_t tokens, int32_t q_group, window, sink_tokens, mask, mask_indptr):
+        """The plan of an attend, from the step's memo if another layer has asked for it already."""
+        memo = getattr(step, "memo", None) if mask is None and mask_indptr is None else None
+        cdef int64_t width = INT32_MAX if window is None else min(window, INT32_MAX)
+        if memo is not None:
+            found = memo.get(layer.key)
+            if found is not None and (<Plan?>found).c_fits(layer, tokens, q_group, width, sink_tokens):
+                return found
+        plan = Plan.make(layer, step, group, tokens, q_group, width, sink_tokens, mask, mask_indptr)
+        if memo is not None and plan is not None:
+            memo[layer.key] = plan
+        return plan
+
+    @staticmethod
+    def make(Layer layer, step, group, int32_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens, mask,
+             mask_indptr):
         cdef pc_step given
         cdef Plan plan = Plan.__new__(Plan)
         cdef int32_t kv_heads = layer.kv_heads
@@ -161,9 +186,10 @@ cdef class Plan:
             return None
         if shared is not None:
             given.shared, given.num_shared = <const int32_t *>cnp.PyArray_DATA(shared), len(shared)
-        given.window = INT32_MAX if window is None else min(window, INT32_MAX)
-        given.sink_tokens = sink_tokens
+        given.window, given.sink_tokens = window, sink_tokens
         plan.arrays = (tables, positions)
+        plan.block_size, plan.num_blocks, plan.kv_heads = layer.block_size, layer.num_blocks, kv_heads
+        plan.q_group, plan.window, plan.sink_tokens = q_group, window, sink_tokens
         with nogil:
             status = pc_plan_make(&plan.c, &given, kv_heads, q_group)
         if status == PC_NO_MEMORY:
@@ -187,18 +213,26 @@ cdef pc_rows rows_of(array):
     return rows
 
 
-def attend(Layer layer, Plan plan, q, out, lse, double scale, softcap, slopes, sink_logits, bint native, int32_t threads):
-    """Fill `out`, and `lse` where given. Arrays are compact; slopes and sink_logits float32 [q_heads] or None."""
+cdef pc_job job_of(Layer layer, q, out, double scale):
     cdef pc_job job
-    cdef int status
-    cdef cnp.ndarray kept_slopes, kept_sinks
     job.k, job.v = layer.k, layer.v
     job.q, job.out = rows_of(q), rows_of(out)
-    job.lse = NULL if lse is None else <float *>cnp.PyArray_DATA(lse)
+    job.lse = NULL
     job.block_size, job.kv_heads, job.group = layer.block_size, layer.kv_heads, job.q.heads // layer.kv_heads
     job.rule.scale, job.rule.cap = <float>(scale * LOG2E), 0
     job.rule.slopes = job.rule.sink_logits = NULL
+    job.rule.native = layer.k.dtype == PC_BF16 and active.has_native
+    return job
+
+
+def attend(Layer layer, Plan plan, q, out, lse, double scale, softcap, slopes, sink_logits, bint native, int32_t threads):
+    """Fill `out`, and `lse` where given. Arrays are compact; slopes and sink_logits float32 [q_heads] or None."""
+    cdef pc_job job = job_of(layer, q, out, scale)
+    cdef int status
+    cdef cnp.ndarray kept_slopes, kept_sinks
     job.rule.native = native
+    if lse is not None:
+        job.lse = <float *>cnp.PyArray_DATA(lse)
     if softcap is not None:
         job.rule.scale, job.rule.cap = <float>(scale / <double>softcap), <float>(<double>softcap * LOG2E)
     if slopes is not None:
@@ -211,6 +245,81 @@ def attend(Layer layer, Plan plan, q, out, lse, double scale, softcap, slopes, s
         status = pc_attend(active, &job, &plan.c, threads)
     if status == PC_NO_MEMORY:
         raise MemoryError(f"no memory for the partial results of {plan.c.num_tokens} queries")
+
+
+# -- the common case, from end to end -----------------------------------------------------------------------
+
+cdef bint is_usual(Layer layer, array):
+    """Whether C can read this as it is: a compact array of float32, float16 or a bfloat16 cache's own dtype."""
+    cdef int kind
+    if not (cnp.PyArray_CheckExact(array) and cnp.PyArray_ISCARRAY_RO(array) and cnp.PyArray_NDIM(array) == 3):
+        return False
+    kind = cnp.PyArray_TYPE(array)
+    return kind == cnp.NPY_FLOAT or kind == 23 or (layer.k.dtype == PC_BF16 and kind == cnp.PyArray_TYPE(layer.arrays[0]))
+
+
+cdef bint is_token_rows(Layer layer, array, int64_t tokens, int32_t width):
+    if not is_usual(layer, array):
+        return False
+    cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
+    return shape[0] == tokens and shape[1] == layer.kv_heads and shape[2] == width
+
+
+def usual_attend(Layer layer, q, k, v, step, scale, int32_t threads):
+    """Store k and v, unless they are None, and attend, if all is as it usually is; else None, and nothing was done.
+
+    Usual are arrays that C can read as they are, a core Step for which another layer's attend has left the plan,
+    and no variants. Whoever calls goes the long way otherwise, where what is wrong is said in words.
+    """
+    cdef Plan plan
+    cdef pc_job job
+    cdef pc_rows k_rows, v_rows
+    cdef cnp.npy_intp shape[3]
+    cdef const int64_t *at
+    cdef int kind, status = PC_OK
+    cdef bint fine = True, stores = k is not None
+    cdef double factor = layer.scale
+    if scale is not None:
+        if type(scale) is not float or not isfinite(<double>scale):
+            return None
+        factor = scale
+    if not is_usual(layer, q):
+        return None
+    shape[0], shape[1], shape[2] = cnp.PyArray_DIM(q, 0), cnp.PyArray_DIM(q, 1), layer.v.width
+    if cnp.PyArray_DIM(q, 2) != layer.k.width or shape[1] == 0 or shape[1] % layer.kv_heads:
+        return None
+    memo = getattr(step, "memo", None)
+    found = memo.get(layer.key) if type(memo) is dict else None
+    if not isinstance(found, Plan):
+        return None
+    plan = found
+    if not plan.c_fits(layer, shape[0], <int32_t>(shape[1] // layer.kv_heads), INT32_MAX, 0):
+        return None
+    if stores:
+        if not is_token_rows(layer, k, shape[0], layer.k.width) or not is_token_rows(layer, v, shape[0], layer.v.width):
+            return None
+        if plan.slots is None:
+            slots = (step.groups[layer.key[1]] if layer.key[1] else step).slots
+            if not are_slots(layer, slots) or len(slots) != shape[0]:
+                return None
+            plan.slots = slots
+        k_rows, v_rows, at = rows_of(k), rows_of(v), <const int64_t *>cnp.PyArray_DATA(plan.slots)
+    kind = cnp.PyArray_TYPE(q)
+    out = cnp.PyArray_EMPTY(3, shape, cnp.NPY_FLOAT if kind == cnp.NPY_USHORT else kind, 0)
+    job = job_of(layer, q, out, factor)
+    with nogil:
+        if stores:
+            if layer.k.scales != NULL:
+                fine = (active.finite(k_rows.dtype, k_rows.data, shape[0] * layer.kv_heads * layer.k.width)
+                        and active.finite(v_rows.dtype, v_rows.data, shape[0] * layer.kv_heads * layer.v.width))
+            if fine:
+                pc_store(active, &layer.k, &k_rows, layer.block_size, at, shape[0], threads)
+                pc_store(active, &layer.v, &v_rows, layer.block_size, at, shape[0], threads)
+        if fine:
+            status = pc_attend(active, &job, &plan.c, threads)
+    if status == PC_NO_MEMORY:
+        raise MemoryError(f"no memory for the partial results of {plan.c.num_tokens} queries")
+    return out if fine else None
 
 
 # -- stores and copies -----------------------------------------------------------------------------------------

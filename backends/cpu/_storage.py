@@ -12,8 +12,9 @@ class CpuStorage(HostStorage):
     places: tuple[Layer, ...] = ()  # one per layer; none once closed
 
     def _changed(self) -> None:
-        planes = [Layer(self.spec, self.num_blocks, arrays) for arrays in self._planes]
-        self.places = tuple(planes[self.spec.locate(layer)[1]] for layer in range(self.spec.layers)) if planes else ()
+        planes, spec = self._planes, self.spec
+        where = [spec.locate(layer) for layer in range(spec.layers)] if planes else []
+        self.places = tuple(Layer(spec, group, self.num_blocks, planes[plane]) for group, plane in where)
 
     def place(self, layer: int) -> Layer:
         """Where K and V of a layer are; CacheClosed after close()."""

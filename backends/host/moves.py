@@ -9,13 +9,22 @@ import numpy.typing as npt
 from pagedcache.backends.host.arguments import block_ids, indices, slots
 from pagedcache.backends.host.storage import HostStorage
 
-__all__ = ["copy_blocks", "copy_slots", "read_blocks", "write_blocks"]
+__all__ = [
+    "checked_pairs",
+    "checked_records",
+    "checked_slots",
+    "copy_blocks",
+    "copy_slots",
+    "read_blocks",
+    "write_blocks",
+]
 
 Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
 
 
-def copy_blocks(storage: HostStorage, pairs: Any) -> None:
-    """Copy blocks in every plane."""
+def checked_pairs(storage: HostStorage, pairs: Any) -> tuple[Int64, Int64]:
+    """Return the blocks that copy_blocks copies, and those that it copies to."""
     array = indices("pairs", pairs if len(pairs) else np.empty((0, 2), np.int64), ndim=2)
     if array.shape[1] != 2:
         raise ValueError(f"pairs has shape {array.shape}; it must be [m, 2], source and destination")
@@ -24,21 +33,34 @@ def copy_blocks(storage: HostStorage, pairs: Any) -> None:
     both = np.intersect1d(src, dst)
     if both.size:
         raise ValueError(f"block {both[0]} is both a source and a destination in pairs")
+    return src, dst
+
+
+def copy_blocks(storage: HostStorage, pairs: Any) -> None:
+    """Copy blocks in every plane."""
+    src, dst = checked_pairs(storage, pairs)
     for plane in storage.planes:
         for kind in plane:
             kind[dst] = kind[src]
 
 
-def copy_slots(storage: HostStorage, src: Any, dst: Any) -> None:
-    """Copy slots in every plane, as if all were read before any is written."""
-    spec = storage.spec
-    sources = slots("src", src, storage.num_blocks, spec.block_size, distinct=False)
-    targets = slots("dst", dst, storage.num_blocks, spec.block_size, distinct=True)
+def checked_slots(storage: HostStorage, src: Any, dst: Any) -> tuple[Int64, Int64]:
+    """Return the slots that copy_slots copies, and those that it copies to."""
+    size = storage.spec.block_size
+    sources = slots("src", src, storage.num_blocks, size, distinct=False)
+    targets = slots("dst", dst, storage.num_blocks, size, distinct=True)
     if sources.shape != targets.shape:
         raise ValueError(f"src has {sources.size} slots and dst has {targets.size}; they must be as many")
+    return sources, targets
+
+
+def copy_slots(storage: HostStorage, src: Any, dst: Any) -> None:
+    """Copy slots in every plane, as if all were read before any is written."""
+    layout = storage.spec.layout
+    sources, targets = checked_slots(storage, src, dst)
     for plane in storage.planes:
         for kind in plane:
-            put_slots(kind, spec.layout, targets, take_slots(kind, spec.layout, sources))
+            put_slots(kind, layout, targets, take_slots(kind, layout, sources))
 
 
 def take_slots(array: npt.NDArray[Any], layout: str, at: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -58,11 +80,20 @@ def put_slots(array: npt.NDArray[Any], layout: str, at: npt.NDArray[np.int64], v
         array[block, :, offset] = values
 
 
+def checked_records(
+    storage: HostStorage, ids: Any, layers: Sequence[int] | None, records: Any, *, writing: bool
+) -> tuple[Int64, list[int], Bytes]:
+    """Return the blocks, the layers and the records of read_blocks or, with `writing`, of write_blocks."""
+    blocks = block_ids("ids", ids, storage.num_blocks, writing=writing)
+    numbers = _layers(storage, layers)
+    if writing and records is None:
+        raise TypeError("data is None; it must be what read_blocks returned")
+    return blocks, numbers, _records("data" if writing else "into", records, storage, blocks.size, numbers, writing)
+
+
 def read_blocks(storage: HostStorage, ids: Any, layers: Sequence[int] | None, into: Any) -> Bytes:
     """Return blocks as records, uint8 [ids, layers, record]."""
-    wanted = block_ids("ids", ids, storage.num_blocks, writing=False)
-    numbers = _layers(storage, layers)
-    records = _records("into", into, storage, wanted.size, numbers)
+    wanted, numbers, records = checked_records(storage, ids, layers, into, writing=False)
     for place, layer in enumerate(numbers):
         begin = 0
         for kind in _kinds(storage, layer):
@@ -75,11 +106,7 @@ def read_blocks(storage: HostStorage, ids: Any, layers: Sequence[int] | None, in
 
 def write_blocks(storage: HostStorage, ids: Any, data: Any, layers: Sequence[int] | None) -> None:
     """Write records that read_blocks returned."""
-    targets = block_ids("ids", ids, storage.num_blocks, writing=True)
-    numbers = _layers(storage, layers)
-    if data is None:
-        raise TypeError("data is None; it must be what read_blocks returned")
-    records = _records("data", data, storage, targets.size, numbers, written=False)
+    targets, numbers, records = checked_records(storage, ids, layers, data, writing=True)
     for place, layer in enumerate(numbers):
         begin = 0
         for kind in _kinds(storage, layer):
@@ -111,7 +138,7 @@ def _layers(storage: HostStorage, layers: Sequence[int] | None) -> list[int]:
 
 
 def _records(
-    name: str, array: Any, storage: HostStorage, blocks: int, layers: list[int], *, written: bool = True
+    name: str, array: Any, storage: HostStorage, blocks: int, layers: list[int], writing: bool
 ) -> Bytes:
     sizes = {storage.spec.record_nbytes(layer) for layer in layers} or {0}
     shape = (blocks, len(layers), sizes.pop())
@@ -120,6 +147,6 @@ def _records(
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.shape != shape:
         found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise ValueError(f"{name} is {found}; it must be an array of uint8 {shape}")
-    if written and not array.flags.writeable:
+    if not writing and not array.flags.writeable:
         raise ValueError(f"{name} is read-only")
     return array
