@@ -21,6 +21,7 @@ class Capabilities:
     variants: frozenset[str]  # of "window", "sink_tokens", "sink_logits", "softcap", "alibi", "mask", "mixed_groups"
     precisions: Mapping[str, str]  # storage type -> default `precision` of attend
     synchronous: bool  # work is done when a call returns, and fence() is 0
+    instruction_set: str | None = None  # which of its kernels run here, where there are several
 
     def require(self, spec: CacheSpec) -> None:
         """Raise UnsupportedByBackend, naming what is lacking and what is there, unless all is there."""

@@ -143,6 +143,7 @@ class WritesAndAttends(Protocol):
         all arguments are checked before anything is written."""
 
 
+@runtime_checkable
 class HasThreads(Protocol):
     """What a Backend may have besides: threads of its own, a number of them that a user can set."""
 

@@ -94,7 +94,7 @@ class BlockManager:
         page_size: int,
         num_heads: int,
         head_dim: int,
-        backend: str | Backend = "numpy",
+        backend: str | Backend = "cpu",
         dtype: str = "float32",
     ) -> None:
         self.spec = CacheSpec(layers=1, kv_heads=num_heads, head_dim=head_dim, block_size=page_size, dtype=dtype)

@@ -75,7 +75,7 @@ class Stepping(Residency):
             [q_len, q_len], lowest bit first, from byte ``mask_indptr[s]`` on. An empty span means causal.
         precision : {None, "exact", "native"}
             "native" lets a backend round q and weights to the storage type; by default what its
-            capabilities say. The NumPy backend is exact.
+            capabilities say: backend cpu rounds for bfloat16 where the processor multiplies that as it is.
         out : [tokens, q_heads, v_head_dim], optional
             Written in place; of q's dtype or float32.
         lse : float32 [tokens, q_heads], optional
@@ -99,11 +99,11 @@ class Stepping(Residency):
         Notes
         -----
         All arguments are checked before K/V is stored: a call that is refused has stored nothing, if the
-        backend can check them alone (`ChecksAttend`, as the NumPy backend does).
+        backend can check them first (`ChecksAttend` or `WritesAndAttends`, as backends cpu and numpy can).
         """
-        with self._open():
-            if self.storage is None:
-                raise ValueError("the cache is metadata only (storage='metadata'): its owner computes attention")
+        with self._lock:  # what _open() does, without an object for it in every layer
+            if self._closed or self.storage is None:
+                self._refuse_attend()
             if (k is None) != (v is None):
                 raise ValueError("give both k and v, or neither (None: only read)")
             if not isinstance(step, Step):
@@ -114,27 +114,34 @@ class Stepping(Residency):
                     if step.owner is not None
                     else "a step from arrays may only read (k and v None): its slots could be anyone's"
                 )
-            q, k, v = (readable(tensor, self.spec.dtype) for tensor in (q, k, v))
-            options = {
-                "scale": scale,
-                "sink_logits": readable(sink_logits),
-                "softcap": softcap,
-                "alibi_slopes": readable(alibi_slopes),
-                "mask": mask,
-                "mask_indptr": mask_indptr,
-                "precision": precision,
-                "out": out,
-                "lse": lse,
-            }
-            if k is not None:
-                if check := getattr(self.backend, "check_attend", None):  # a ChecksAttend
-                    check(self.storage, layer, q, step, **options)
-                self.backend.write(self.storage, layer, k, v, step.slots)
-            try:
-                return self.backend.attend(self.storage, layer, q, step, **options)
-            finally:
-                if step.owner is None:  # others are covered when they close
-                    self._cover()
+            q, k, v = readable(q, self.spec.dtype), readable(k, self.spec.dtype), readable(v, self.spec.dtype)
+            variants = {}
+            if not (sink_logits is softcap is alibi_slopes is mask is mask_indptr is precision is None):
+                variants = {
+                    "sink_logits": readable(sink_logits),
+                    "softcap": softcap,
+                    "alibi_slopes": readable(alibi_slopes),
+                    "mask": mask,
+                    "mask_indptr": mask_indptr,
+                    "precision": precision,
+                }
+            backend: Any = self.backend
+            if k is None:
+                try:
+                    return backend.attend(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
+                finally:
+                    if step.owner is None:  # others are covered when they close
+                        self._cover()
+            if at_once := getattr(backend, "write_and_attend", None):  # a WritesAndAttends
+                return at_once(self.storage, layer, q, k, v, step, scale=scale, out=out, lse=lse, **variants)
+            if check := getattr(backend, "check_attend", None):  # a ChecksAttend
+                check(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
+            backend.write(self.storage, layer, k, v, step.slots)
+            return backend.attend(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
+
+    def _refuse_attend(self) -> None:
+        with self._open():  # which raises where the cache is closed
+            raise ValueError("the cache is metadata only (storage='metadata'): its owner computes attention")
 
     def commit(self, step: Step, tokens: ArrayLike | None, accepted: ABCSequence[ArrayLike] | None = None) -> int:
         """Close the oldest step and publish its full blocks; see `SequenceTable.commit`.

@@ -24,6 +24,8 @@ def readable(value: Any, stored: str = "") -> Any:
     The array is ml_dtypes' bfloat16, without a copy. Where that is not installed: uint16 for a cache that
     has `stored` bfloat16, which takes it for that, and else float32, exactly.
     """
+    if value is None or type(value) is np.ndarray:  # most often, in every layer
+        return value
     torch = torch_of(value)
     if torch is None or value.dtype != torch.bfloat16 or value.device.type != "cpu" or value.requires_grad:
         return value

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from pagedcache._stepping import Stepping
-from pagedcache.backends import Backend, Storage, get
+from pagedcache.backends import Backend, HasThreads, Storage, get
 from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable
-from pagedcache.errors import ViewsOutstanding
+from pagedcache.errors import UnsupportedByBackend, ViewsOutstanding
 from pagedcache.spec import CacheSpec
 
 __all__ = ["KVCache"]
@@ -37,6 +37,17 @@ if hasattr(os, "register_at_fork"):
 Buffers = ABCSequence[ABCSequence[Any]]
 
 
+def _with_threads(backend: Backend, threads: int | None) -> Backend:
+    if threads is None:
+        return backend
+    if not isinstance(backend, HasThreads):
+        raise UnsupportedByBackend(
+            f"threads is {threads}; backend {backend.name!r} has none of its own: leave it out (threads of BLAS are "
+            "set with threadpoolctl or OPENBLAS_NUM_THREADS)"
+        )
+    return backend.with_threads(threads)
+
+
 class KVCache(Stepping):
     """Keys and values of many sequences in fixed-size blocks, and attention over them.
 
@@ -49,7 +60,8 @@ class KVCache(Stepping):
     num_blocks : int, optional
         Usable blocks, instead of a budget. One of the two is required.
     backend : str or Backend
-        Where the bytes live and attention is computed; ``pagedcache.backends.names()`` lists them.
+        Where the bytes live and attention is computed: ``"cpu"``, in native kernels, ``"numpy"``, in
+        readable NumPy, or another of ``pagedcache.backends.names()``.
     storage : None, "metadata" or buffers
         None: memory of the library. ``"metadata"``: none at all, where a framework owns the pool; the
         caller then applies ``step.copies`` before layer 0. Else per plane one ``(k, v)`` pair of arrays,
@@ -61,7 +73,9 @@ class KVCache(Stepping):
     steps_in_flight : int, optional
         Open steps at a time, 1 to 8; by default 1, or 2 where the backend works asynchronously.
     threads : int, optional
-        Threads of the backend's kernels; the NumPy backend leaves them to BLAS and accepts only None.
+        Most threads of a call of attend, and of copies; by default what the backend takes: ``cpu`` one per
+        processor, or as the environment variable PAGEDCACHE_NUM_THREADS says. Results do not depend on it.
+        The backend ``numpy`` has none of its own and accepts only None.
     policy : EvictionPolicy, optional
         Which cached block gives way first: `LRU` (the default), or a `PriorityTTL`.
     events : {None, "digests", "tokens"}
@@ -70,7 +84,7 @@ class KVCache(Stepping):
     Raises
     ------
     UnsupportedByBackend
-        The backend lacks what the spec asks for.
+        The backend lacks what the spec asks for, or has no threads to set.
     NotImplementedError
         The spec has several layer groups or a sliding window.
 
@@ -102,7 +116,7 @@ class KVCache(Stepping):
         *,
         memory: int | str | None = None,
         num_blocks: int | None = None,
-        backend: str | Backend = "numpy",
+        backend: str | Backend = "cpu",
         storage: Literal["metadata"] | Buffers | None = None,
         max_sequences: int = 256,
         max_length: int | None = None,
@@ -117,10 +131,8 @@ class KVCache(Stepping):
             raise ValueError("give either memory= (a budget such as '512 MiB') or num_blocks=, and not both")
         if len(spec.groups) != 1 or spec.groups[0].kind != "full":
             raise NotImplementedError("a KVCache has one group of full-attention layers; others are not built yet")
-        if threads is not None:
-            raise NotImplementedError(f"threads is {threads}; the NumPy backend leaves threads to BLAS (threadpoolctl)")
         self.spec = spec
-        self.backend: Backend = get(backend)
+        self.backend: Backend = _with_threads(get(backend), threads)
         self.backend.capabilities.require(spec)
         if memory is not None:
             num_blocks = spec.blocks_for(memory)

@@ -72,6 +72,7 @@ class CpuBackend:
             variants=frozenset(VARIANTS),
             precisions={dtype: precisions(dtype)[0] for dtype in DTYPES},
             synchronous=True,
+            instruction_set=_native.current(),
         )
 
     def allocate(self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Any]] | None = None) -> CpuStorage:
@@ -82,6 +83,19 @@ class CpuBackend:
     def with_threads(self, threads: int) -> "CpuBackend":
         """Return a backend whose calls take at most so many threads."""
         return CpuBackend(threads)
+
+    def instruction_sets(self) -> dict[str, Any]:
+        """Return which one runs, which this processor could run, and which were compiled, the least first.
+
+        >>> sets = CpuBackend().instruction_sets()
+        >>> sets["current"] in sets["supported"] and set(sets["supported"]) <= set(sets["compiled"])
+        True
+        """
+        return {
+            "current": _native.current(),
+            "supported": list(_native.supported()),
+            "compiled": list(_native.compiled()),
+        }
 
     def write(self, storage: CpuStorage, layer: int, k: Any, v: Any, slots: Any) -> None:
         """Store new tokens, rounded to the storage's dtype.
@@ -122,9 +136,9 @@ class CpuBackend:
             "native" rounds q and weights to bfloat16 where the storage is bfloat16 and the processor
             multiplies it as it is; "exact" computes in float32.
         """
-        plain = window is sink_logits is softcap is alibi_slopes is mask is mask_indptr is precision is out is lse is None
+        plain = window is sink_logits is softcap is alibi_slopes is mask is mask_indptr is precision is None
         if plain and sink_tokens == 0:
-            done = _native.usual_attend(storage.place(layer), q, None, None, step, scale, self.threads)
+            done = _native.usual_attend(storage.place(layer), q, None, None, step, scale, out, lse, self.threads)
             if done is not None:
                 return done
         return checked_attend(
@@ -139,14 +153,14 @@ class CpuBackend:
 
     def write_and_attend(
         self, storage: CpuStorage, layer: int, q: Any, k: Any, v: Any, step: StepLike, *, scale: float | None = None,
-        **options: Any,
+        out: Any = None, lse: Any = None, **options: Any,
     ) -> npt.NDArray[Any]:  # fmt: skip
         """Store k and v at the step's slots, then attend: one call into C, and all is checked before anything is stored."""
         if not options:
-            done = _native.usual_attend(storage.place(layer), q, k, v, step, scale, self.threads)
+            done = _native.usual_attend(storage.place(layer), q, k, v, step, scale, out, lse, self.threads)
             if done is not None:
                 return done
-        call = checked_attend(self.name, storage, layer, q, step, scale=scale, **options)
+        call = checked_attend(self.name, storage, layer, q, step, scale=scale, out=out, lse=lse, **options)
         group = storage.spec.locate(layer)[0]
         checked_write(storage, layer, k, v, (step.groups[group] if group else step).slots).run(self.threads)
         return call.run(self.threads)

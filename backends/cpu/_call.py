@@ -27,7 +27,7 @@ def precisions(dtype: str) -> tuple[str, ...]:
     return ("native", "exact") if dtype == "bfloat16" and _native.has_native() else ("exact",)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would cost microseconds in every layer
 class WriteCall:
     """What write goes by; the arrays are compact."""
 
@@ -57,7 +57,7 @@ def checked_write(storage: CpuStorage, layer: int, k: Any, v: Any, at: Any) -> W
     return WriteCall(place, arrays[0], arrays[1], at)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would cost microseconds in every layer
 class AttendCall:
     """What attend goes by; see CpuBackend.attend for the arguments that it is made of."""
 

@@ -265,7 +265,14 @@ cdef bint is_token_rows(Layer layer, array, int64_t tokens, int32_t width):
     return shape[0] == tokens and shape[1] == layer.kv_heads and shape[2] == width
 
 
-def usual_attend(Layer layer, q, k, v, step, scale, int32_t threads):
+cdef bint is_apart(one, other):
+    """Whether two compact arrays share no byte."""
+    cdef char *a = <char *>cnp.PyArray_DATA(one)
+    cdef char *b = <char *>cnp.PyArray_DATA(other)
+    return a + cnp.PyArray_NBYTES(one) <= b or b + cnp.PyArray_NBYTES(other) <= a
+
+
+def usual_attend(Layer layer, q, k, v, step, scale, out, lse, int32_t threads):
     """Store k and v, unless they are None, and attend, if all is as it usually is; else None, and nothing was done.
 
     Usual are arrays that C can read as they are, a core Step for which another layer's attend has left the plan,
@@ -304,9 +311,19 @@ def usual_attend(Layer layer, q, k, v, step, scale, int32_t threads):
                 return None
             plan.slots = slots
         k_rows, v_rows, at = rows_of(k), rows_of(v), <const int64_t *>cnp.PyArray_DATA(plan.slots)
-    kind = cnp.PyArray_TYPE(q)
-    out = cnp.PyArray_EMPTY(3, shape, cnp.NPY_FLOAT if kind == cnp.NPY_USHORT else kind, 0)
+    kind = cnp.NPY_FLOAT if cnp.PyArray_TYPE(q) == cnp.NPY_USHORT else cnp.PyArray_TYPE(q)
+    if out is None:
+        out = cnp.PyArray_EMPTY(3, shape, kind, 0)
+    elif not (is_usual(layer, out) and cnp.PyArray_TYPE(out) in (kind, cnp.NPY_FLOAT) and cnp.PyArray_ISWRITEABLE(out)
+              and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(out), shape, 3) and is_apart(out, q)):
+        return None
+    if lse is not None and not (
+            cnp.PyArray_CheckExact(lse) and cnp.PyArray_ISCARRAY(lse) and cnp.PyArray_TYPE(lse) == cnp.NPY_FLOAT
+            and cnp.PyArray_NDIM(lse) == 2 and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(lse), shape, 2)):
+        return None
     job = job_of(layer, q, out, factor)
+    if lse is not None:
+        job.lse = <float *>cnp.PyArray_DATA(lse)
     with nogil:
         if stores:
             if layer.k.scales != NULL:

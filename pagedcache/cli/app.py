@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from pagedcache.cli.chat import chat
+from pagedcache.cli.doctor import doctor
 from pagedcache.cli.generate import generate
 from pagedcache.cli.plan import plan
 from pagedcache.errors import PagedCacheError
@@ -13,10 +14,11 @@ from pagedcache.errors import PagedCacheError
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pagedcache", message="%(prog)s %(version)s")
 def app() -> None:
-    """A framework-free paged KV cache: run a real model on it, or plan one."""
+    """A framework-free paged KV cache: run a real model on it, plan one, or see what runs here."""
 
 
 app.add_command(chat)
+app.add_command(doctor)
 app.add_command(generate)
 app.add_command(plan)
 

@@ -5,14 +5,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
-from pagedcache.cli.options import cache_options, run_options, sampling_options
+from pagedcache.cli.options import backend_of, cache_options, run_options, sampling_options
 from pagedcache.cli.report import chat_summary, turn_note
 from pagedcache.cli.screen import Screen
 from pagedcache.errors import OutOfBlocks
@@ -39,7 +38,7 @@ def chat(
     block_size: int,
     dtype: str,
     memory: int,
-    backend: str | None,
+    backend: str,
     threads: int | None,
     quiet: bool,
 ) -> int:
@@ -58,9 +57,11 @@ def chat(
         path = find_model(model, progress=progress)
     with screen.waiting("loading the model"):
         runner, tokenizer = load_model(path)
-    options: dict[str, Any] = {} if backend is None else {"backend": backend}
     spec = runner.cache_spec(dtype=dtype, block_size=block_size)
-    with threadpool_limits(threads, "blas"), KVCache(spec, memory=memory, max_sequences=1, **options) as cache:
+    with (
+        threadpool_limits(threads, "blas"),
+        KVCache(spec, memory=memory, max_sequences=1, backend=backend_of(backend, threads)) as cache,
+    ):
         sampling = serving.Sampling(temperature, top_k, top_p, seed)
         conversation = serving.Conversation(
             runner, tokenizer, cache, system=system, max_tokens=max_tokens, sampling=sampling

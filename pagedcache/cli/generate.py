@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
-from pagedcache.cli.options import BEAM_BLOCK_SIZE, cache_options, run_options, sampling_options
+from pagedcache.cli.options import BEAM_BLOCK_SIZE, backend_of, cache_options, run_options, sampling_options
 from pagedcache.cli.report import summary
 from pagedcache.cli.screen import Screen
 from pagedcache.serving.models import find_model, load_model
@@ -56,7 +56,7 @@ def generate(
     block_size: int,
     dtype: str,
     memory: int,
-    backend: str | None,
+    backend: str,
     threads: int | None,
     quiet: bool,
     as_json: bool,
@@ -82,14 +82,13 @@ def generate(
         chat = tokenizer.can_chat
     roles = [("system", system)] if system is not None else []
     ids = [tokenizer.chat([*roles, ("user", text)]) if chat else tokenizer.encode(text) for text in texts]
-    options: dict[str, Any] = {} if backend is None else {"backend": backend}
     if beam is not None and click.get_current_context().get_parameter_source("block_size") is ParameterSource.DEFAULT:
         block_size = BEAM_BLOCK_SIZE
     spec = runner.cache_spec(dtype=dtype, block_size=block_size)
     rows = beam or max(n, min(n * len(ids), 256))
     with (
         threadpool_limits(threads, "blas"),
-        KVCache(spec, memory=memory, max_sequences=rows, **options) as cache,
+        KVCache(spec, memory=memory, max_sequences=rows, backend=backend_of(backend, threads)) as cache,
         screen,
     ):
         if beam is None:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pagedcache.backends import Backend, HasThreads, get
 from pagedcache.spec import MAX_BLOCK_SIZE, parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -64,6 +65,12 @@ def sampling_options(command: Command) -> Command:
     return command
 
 
+def backend_of(name: str, threads: int | None) -> Backend:
+    """Return the backend of that name, with so many threads if it has threads of its own."""
+    backend = get(name)
+    return backend.with_threads(threads) if threads is not None and isinstance(backend, HasThreads) else backend
+
+
 def run_options(command: Command) -> Command:
     """Add the options that say where the work is done."""
     for option in (
@@ -71,11 +78,17 @@ def run_options(command: Command) -> Command:
             "--threads",
             type=click.IntRange(1, 1024),
             help=(
-                "Threads of BLAS; its own choice if not given. 1 is often faster where other programs keep the cores "
-                "busy."
+                "Threads of BLAS and of the backend's kernels; their own choice if not given. 1 is often faster where "
+                "other programs keep the cores busy."
             ),
         ),
-        click.option("--backend", metavar="NAME", help="Where K and V live and attention is computed."),
+        click.option(
+            "--backend",
+            metavar="NAME",
+            default="cpu",
+            show_default=True,
+            help="Where K and V live and attention is computed.",
+        ),
     ):
         command = option(command)
     return command

@@ -1,0 +1,127 @@
+"""``pagedcache doctor``: what is installed, and what runs on this machine."""
+
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from pagedcache.backends import Backend, HasThreads, get, names
+from pagedcache.errors import PagedCacheError
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+PARTNERS = ("torch", "ml_dtypes", "cupy")
+VARIABLES = ("PAGEDCACHE_ISA", "PAGEDCACHE_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(as_json: bool) -> None:
+    """Tell what is installed here, which backends there are, and what they run on.
+
+    A backend that cannot be used is told of, with the reason, and is no failure of this command.
+    """
+    report = found()
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in _rows(report):
+        table.add_row(name, value)
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def found() -> dict[str, Any]:
+    """Return what the report is made of."""
+    return {
+        "pagedcache": metadata.version("pagedcache"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "backends": {name: _backend(name) for name in names()},
+        "variables": {name: os.environ.get(name) for name in VARIABLES},
+        "huge_pages": _huge_pages(),
+        "packages": {name: _version(name) for name in PARTNERS},
+    }
+
+
+def _backend(name: str) -> dict[str, Any]:
+    """What a backend can do, or why it cannot be used."""
+    try:
+        backend = get(name)
+    except (PagedCacheError, ValueError, OSError) as error:  # whatever it is: the others are told of too
+        return {"error": " ".join(str(error).split())}
+    has = backend.capabilities
+    return {
+        "device": backend.device,
+        "dtypes": sorted(has.dtypes),
+        "layouts": sorted(has.layouts),
+        "variants": sorted(has.variants),
+        "precisions": dict(sorted(has.precisions.items())),
+        "max_block_size": has.max_block_size,
+        "head_dims": None if has.head_dims is None else sorted(has.head_dims),
+        "threads": backend.threads if isinstance(backend, HasThreads) else None,
+        "instruction_sets": _instruction_sets(backend),
+    }
+
+
+def _instruction_sets(backend: Backend) -> dict[str, Any] | None:
+    tell = getattr(backend, "instruction_sets", None)
+    return None if tell is None else dict(tell())
+
+
+def _huge_pages() -> str | None:
+    """The system's mode for anonymous memory, such as "madvise"; None where there is none."""
+    try:
+        words = HUGE_PAGES.read_text(encoding="ascii").split()
+    except OSError:
+        return None
+    return next((word.strip("[]") for word in words if word.startswith("[")), None)
+
+
+def _version(package: str) -> str | None:
+    """The version of an installed package, without importing it."""
+    candidates = [package, *(f"{package}-cuda{n}x" for n in (12, 13))] if package == "cupy" else [package]
+    for name in candidates:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the report as names and values."""
+    rows = [(name, str(report[name])) for name in ("pagedcache", "python", "numpy", "machine", "processors")]
+    rows += [(name, version or "not found") for name, version in report["packages"].items()]
+    modes = {None: "none here", "never": "never: reading K and V is slower; 'madvise' is enough"}
+    rows.append(("huge pages", modes.get(report["huge_pages"], report["huge_pages"])))
+    rows += [(name, "not set" if value is None else value) for name, value in report["variables"].items()]
+    for name, backend in report["backends"].items():
+        rows.append(("", ""))
+        if "error" in backend:
+            rows.append((f"backend {name}", f"cannot be used: {backend['error']}"))
+            continue
+        rows.append((f"backend {name}", f"on {backend['device']}"))
+        if isa := backend["instruction_sets"]:
+            rows.append(("runs", isa["current"]))
+            rows.append(("can run", ", ".join(isa["supported"])))
+            rows.append(("compiled", ", ".join(isa["compiled"])))
+        if backend["threads"] is not None:
+            rows.append(("threads", str(backend["threads"])))
+        rows.append(("dtypes", ", ".join(f"{t} ({backend['precisions'].get(t, '?')})" for t in backend["dtypes"])))
+        rows.append(("variants", ", ".join(backend["variants"])))
+        sizes = "any" if backend["head_dims"] is None else ", ".join(map(str, backend["head_dims"]))
+        rows.append(("layouts", f"{', '.join(backend['layouts'])}; blocks of up to {backend['max_block_size']}"))
+        rows.append(("head sizes", sizes))
+    return rows
