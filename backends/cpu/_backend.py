@@ -155,7 +155,7 @@ class CpuBackend:
         self, storage: CpuStorage, layer: int, q: Any, k: Any, v: Any, step: StepLike, *, scale: float | None = None,
         out: Any = None, lse: Any = None, **options: Any,
     ) -> npt.NDArray[Any]:  # fmt: skip
-        """Store k and v at the step's slots, then attend: one call into C, and all is checked before anything is stored."""
+        """Store k and v at the step's slots, then attend, in one call into C; all is checked before."""
         if not options:
             done = _native.usual_attend(storage.place(layer), q, k, v, step, scale, out, lse, self.threads)
             if done is not None:

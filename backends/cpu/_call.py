@@ -1,4 +1,4 @@
-"""One call of write or attend: all of its arguments, checked and made ready for C before anything is read or written."""
+"""One call of write or attend: all of its arguments, checked and made ready for C."""
 
 from dataclasses import dataclass
 from typing import Any

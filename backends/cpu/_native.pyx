@@ -23,7 +23,7 @@ cdef const pc_kernels *active = NULL
 
 
 def compiled():
-    """Names of the instruction sets that were compiled in, worst first."""
+    """Names of the instruction sets that were compiled in, the least first."""
     names = []
     while pc_kernels_at(len(names)) != NULL:
         names.append(pc_kernels_at(len(names)).name.decode())
@@ -155,7 +155,7 @@ cdef class Plan:
         if any(array is None for array in (indptr, lens, pads, starts, tables)):
             return None
         n = len(lens)
-        if len(pads) != n or len(starts) != n or len(indptr) != n + 1 or len(tables) != n or positions.shape != (tokens,):
+        if (len(pads), len(starts), len(indptr), len(tables)) != (n, n, n + 1, n) or positions.shape != (tokens,):
             return None
         if step.block_size != layer.block_size or (step.shared_prefixes is not None and len(step.shared_prefixes)
                                                    and (shared is None or shared.shape[1] != 3)):
@@ -213,11 +213,11 @@ cdef pc_rows rows_of(array):
     return rows
 
 
-cdef pc_job job_of(Layer layer, q, out, double scale):
+cdef pc_job job_of(Layer layer, q, out, lse, double scale):
     cdef pc_job job
     job.k, job.v = layer.k, layer.v
     job.q, job.out = rows_of(q), rows_of(out)
-    job.lse = NULL
+    job.lse = NULL if lse is None else <float *>cnp.PyArray_DATA(lse)
     job.block_size, job.kv_heads, job.group = layer.block_size, layer.kv_heads, job.q.heads // layer.kv_heads
     job.rule.scale, job.rule.cap = <float>(scale * LOG2E), 0
     job.rule.slopes = job.rule.sink_logits = NULL
@@ -225,14 +225,14 @@ cdef pc_job job_of(Layer layer, q, out, double scale):
     return job
 
 
-def attend(Layer layer, Plan plan, q, out, lse, double scale, softcap, slopes, sink_logits, bint native, int32_t threads):
+def attend(
+    Layer layer, Plan plan, q, out, lse, double scale, softcap, slopes, sink_logits, bint native, int32_t threads
+):
     """Fill `out`, and `lse` where given. Arrays are compact; slopes and sink_logits float32 [q_heads] or None."""
-    cdef pc_job job = job_of(layer, q, out, scale)
+    cdef pc_job job = job_of(layer, q, out, lse, scale)
     cdef int status
     cdef cnp.ndarray kept_slopes, kept_sinks
     job.rule.native = native
-    if lse is not None:
-        job.lse = <float *>cnp.PyArray_DATA(lse)
     if softcap is not None:
         job.rule.scale, job.rule.cap = <float>(scale / <double>softcap), <float>(<double>softcap * LOG2E)
     if slopes is not None:
@@ -252,10 +252,12 @@ def attend(Layer layer, Plan plan, q, out, lse, double scale, softcap, slopes, s
 cdef bint is_usual(Layer layer, array):
     """Whether C can read this as it is: a compact array of float32, float16 or a bfloat16 cache's own dtype."""
     cdef int kind
+    cdef bint own
     if not (cnp.PyArray_CheckExact(array) and cnp.PyArray_ISCARRAY_RO(array) and cnp.PyArray_NDIM(array) == 3):
         return False
     kind = cnp.PyArray_TYPE(array)
-    return kind == cnp.NPY_FLOAT or kind == 23 or (layer.k.dtype == PC_BF16 and kind == cnp.PyArray_TYPE(layer.arrays[0]))
+    own = layer.k.dtype == PC_BF16 and kind == cnp.PyArray_TYPE(layer.arrays[0])
+    return own or kind == cnp.NPY_FLOAT or kind == 23
 
 
 cdef bint is_token_rows(Layer layer, array, int64_t tokens, int32_t width):
@@ -321,14 +323,12 @@ def usual_attend(Layer layer, q, k, v, step, scale, out, lse, int32_t threads):
             cnp.PyArray_CheckExact(lse) and cnp.PyArray_ISCARRAY(lse) and cnp.PyArray_TYPE(lse) == cnp.NPY_FLOAT
             and cnp.PyArray_NDIM(lse) == 2 and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(lse), shape, 2)):
         return None
-    job = job_of(layer, q, out, factor)
-    if lse is not None:
-        job.lse = <float *>cnp.PyArray_DATA(lse)
+    job = job_of(layer, q, out, lse, factor)
     with nogil:
         if stores:
             if layer.k.scales != NULL:
-                fine = (active.finite(k_rows.dtype, k_rows.data, shape[0] * layer.kv_heads * layer.k.width)
-                        and active.finite(v_rows.dtype, v_rows.data, shape[0] * layer.kv_heads * layer.v.width))
+                fine = (active.finite(k_rows.dtype, k_rows.data, shape[0] * k_rows.heads * k_rows.width)
+                        and active.finite(v_rows.dtype, v_rows.data, shape[0] * v_rows.heads * v_rows.width))
             if fine:
                 pc_store(active, &layer.k, &k_rows, layer.block_size, at, shape[0], threads)
                 pc_store(active, &layer.v, &v_rows, layer.block_size, at, shape[0], threads)
@@ -392,12 +392,7 @@ def copy_rows(src, from_rows, dst, to_rows, int64_t nbytes, int32_t threads):
         pc_copy(source, src_stride, taken, target, dst_stride, put, nbytes, n, threads)
 
 
-def _chosen():
-    names = supported()
-    try:
-        use(os.environ.get("PAGEDCACHE_ISA") or names[len(names) - 1])
-    except ValueError as error:
-        raise ImportError(f"PAGEDCACHE_ISA: {error}") from None
-
-
-_chosen()
+try:
+    use(os.environ.get("PAGEDCACHE_ISA") or supported()[len(supported()) - 1])
+except ValueError as error:
+    raise ImportError(f"PAGEDCACHE_ISA: {error}") from None

@@ -137,9 +137,7 @@ def _layers(storage: HostStorage, layers: Sequence[int] | None) -> list[int]:
     return numbers
 
 
-def _records(
-    name: str, array: Any, storage: HostStorage, blocks: int, layers: list[int], writing: bool
-) -> Bytes:
+def _records(name: str, array: Any, storage: HostStorage, blocks: int, layers: list[int], writing: bool) -> Bytes:
     sizes = {storage.spec.record_nbytes(layer) for layer in layers} or {0}
     shape = (blocks, len(layers), sizes.pop())
     if array is None:

@@ -29,18 +29,20 @@ def shown(isa, code=SHOW):
     return json.loads(done.stdout)
 
 
+# N09: test_cpu.py runs the whole conformance suite with each of them.
 @pytest.mark.parametrize("isa", _native.supported())
 def test_one_can_be_forced(isa):
     assert shown(isa) == isa
 
 
-def test_the_best_one_runs_where_nothing_is_said():
+def test_the_best_one_runs_where_nothing_is_said():  # R07
     assert shown("") == _native.supported()[-1] == CpuBackend().instruction_sets()["supported"][-1]
 
 
 NOT_HERE = [name for name in _native.compiled() if name not in _native.supported()]
 
 
+# P01: it ends with a message, not by an instruction that the processor does not know.
 @pytest.mark.parametrize("isa", ["sse9", "AVX2", *NOT_HERE])
 def test_what_cannot_run_is_refused_with_both_lists(isa):
     message = shown(isa)

@@ -59,7 +59,9 @@ def test_variables_are_shown(command, monkeypatch):
     assert re.search(r"PAGEDCACHE_NUM_THREADS +7 *$", command("doctor")[1], re.MULTILINE)
 
 
-@pytest.mark.parametrize(("text", "mode"), [("always [madvise] never\n", "madvise"), ("[never]", "never"), (None, None)])
+@pytest.mark.parametrize(
+    ("text", "mode"), [("always [madvise] never\n", "madvise"), ("[never]", "never"), (None, None)]
+)
 def test_huge_pages(command, monkeypatch, tmp_path, text, mode):
     path = tmp_path / "enabled"
     if text is not None:
