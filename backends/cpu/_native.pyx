@@ -113,11 +113,13 @@ cdef class Plan:
     def __dealloc__(self):
         pc_plan_free(&self.c)
 
-    cdef bint c_fits(self, Layer layer, int64_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens) noexcept:
+    cdef bint c_fits(
+        self, Layer layer, step, int64_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens
+    ) noexcept:
         return (
-            self.c.num_tokens == tokens and self.q_group == q_group and self.kv_heads == layer.kv_heads
-            and self.block_size == layer.block_size and self.num_blocks == layer.num_blocks
-            and self.window == window and self.sink_tokens == sink_tokens
+            self.step == <void *>step and self.c.num_tokens == tokens and self.q_group == q_group
+            and self.kv_heads == layer.kv_heads and self.block_size == layer.block_size
+            and self.num_blocks == layer.num_blocks and self.window == window and self.sink_tokens == sink_tokens
         )
 
     @staticmethod
@@ -127,7 +129,7 @@ cdef class Plan:
         cdef int64_t width = INT32_MAX if window is None else min(window, INT32_MAX)
         if memo is not None:
             found = memo.get(layer.key)
-            if found is not None and (<Plan?>found).c_fits(layer, tokens, q_group, width, sink_tokens):
+            if found is not None and (<Plan?>found).c_fits(layer, step, tokens, q_group, width, sink_tokens):
                 return found
         plan = Plan.make(layer, step, group, tokens, q_group, width, sink_tokens, mask, mask_indptr)
         if memo is not None and plan is not None:
@@ -187,7 +189,7 @@ cdef class Plan:
         if shared is not None:
             given.shared, given.num_shared = <const int32_t *>cnp.PyArray_DATA(shared), len(shared)
         given.window, given.sink_tokens = window, sink_tokens
-        plan.arrays = (tables, positions)
+        plan.arrays, plan.step = (tables, positions), <void *>step
         plan.block_size, plan.num_blocks, plan.kv_heads = layer.block_size, layer.num_blocks, kv_heads
         plan.q_group, plan.window, plan.sink_tokens = q_group, window, sink_tokens
         with nogil:
@@ -302,7 +304,7 @@ def usual_attend(Layer layer, q, k, v, step, scale, out, lse, int32_t threads):
     if not isinstance(found, Plan):
         return None
     plan = found
-    if not plan.c_fits(layer, shape[0], <int32_t>(shape[1] // layer.kv_heads), INT32_MAX, 0):
+    if not plan.c_fits(layer, step, shape[0], <int32_t>(shape[1] // layer.kv_heads), INT32_MAX, 0):
         return None
     if stores:
         if not is_token_rows(layer, k, shape[0], layer.k.width) or not is_token_rows(layer, v, shape[0], layer.v.width):

@@ -105,8 +105,6 @@ class VariantRefusalChecks:
         assert (lse == 9).all()
 
     def test_positions_that_do_not_fit(self, backend: Backend, pool: Storage) -> None:
-        # The memo stays with the arrays that it is of.
-        names = (name for name in dir(STEP) if not name.startswith("_") and name != "memo")
-        step = SimpleNamespace(**{name: getattr(STEP, name) for name in names})
+        step = SimpleNamespace(**{name: getattr(STEP, name) for name in dir(STEP) if not name.startswith("_")})
         step.positions = step.positions[:-1]
         refuses_to_attend(backend, ValueError, r"positions.* \(3,\)", pool, 0, Q, step)

@@ -2,6 +2,7 @@
 
 from pagedcache.testing._attention_checks import AttentionChecks
 from pagedcache.testing._cascade_checks import CascadeChecks
+from pagedcache.testing._optional_checks import OptionalChecks
 from pagedcache.testing._quantised_checks import QuantisedChecks
 from pagedcache.testing._refusal_checks import RefusalChecks
 from pagedcache.testing._stability_checks import StabilityChecks
@@ -21,5 +22,6 @@ class BackendConformance(
     QuantisedChecks,
     RefusalChecks,
     VariantRefusalChecks,
+    OptionalChecks,
 ):
     """Tests of one backend: override the fixture `backend`, which has to return an instance."""
