@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["zeros"]
+__all__ = ["HUGE_PAGE", "zeros"]
 
 HUGE_PAGE = 2 << 20  # bytes; smaller arrays would gain nothing from huge pages
 
