@@ -11,8 +11,9 @@
  * what a window has left behind: those blocks of rows are left out. Where bfloat16 is multiplied as
  * it is, pairs of numbers take the place of single ones in rows, keys, s and vals. */
 
+/* With two vectors a row, sums and operands fill the registers. */
 #undef PC_BLOCK_ROWS
-#define PC_BLOCK_ROWS (PC_ACCUMULATORS / 2)
+#define PC_BLOCK_ROWS (PC_ACCUMULATORS == 8 ? 6 : 8)
 #undef PC_BLOCK_COLUMNS
 #define PC_BLOCK_COLUMNS (2 * W)
 

@@ -34,7 +34,7 @@ class Worker:
     def __init__(self, name, python, options, pythons):
         self.name = name
         environment = os.environ | dict.fromkeys(
-            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PAGEDCACHE_THREADS"), str(options["threads"])
+            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PAGEDCACHE_NUM_THREADS"), str(options["threads"])
         )
         paths = [str(HERE.parent), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
