@@ -1,6 +1,5 @@
 """pagedcache: a backend's `attend` and `write`, over storage that the backend allocated, one layer per buffer."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +16,8 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int
 
 
 def version(options):
-    isa = os.environ.get("PAGEDCACHE_ISA", "")
-    return f"pagedcache {pagedcache.__version__}, backend {options.backend}{isa and f', PAGEDCACHE_ISA={isa}'}"
+    isa = get(options.backend).capabilities.instruction_set
+    return f"pagedcache {pagedcache.__version__}, backend {options.backend}{f' ({isa})' if isa else ''}"
 
 
 def open_sides(cell, options):
