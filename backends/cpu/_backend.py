@@ -18,6 +18,7 @@ from pagedcache.spec import CacheSpec
 
 __all__ = ["CpuBackend"]
 
+MOST_THREADS = 256  # that the team has room for
 DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
 VARIANTS = ("window", "sink_tokens", "sink_logits", "softcap", "alibi", "mask")
 
@@ -63,7 +64,7 @@ class CpuBackend:
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise ValueError(f"threads is {threads!r}; it must be 1 or more, or None for one per processor")
-        self.threads = usable_threads() if threads is None else threads
+        self.threads = min(usable_threads() if threads is None else threads, MOST_THREADS)
         self.capabilities = Capabilities(
             dtypes=frozenset(DTYPES),
             layouts=frozenset({"NHD", "HND"}),

@@ -53,7 +53,7 @@ def checked_write(storage: CpuStorage, layer: int, k: Any, v: Any, at: Any) -> W
             raise ValueError(f"{name} has shape {array.shape}; it must be {(at.size, spec.kv_heads, width)}")
         if spec.has_scales and not _native.are_finite(array):
             quantised(name, widened(array), spec.dtype)  # names the first value that no scale fits
-        arrays.append(array)
+        arrays.append(widened(array) if spec.has_scales and width > _native.WIDEST else array)
     return WriteCall(place, arrays[0], arrays[1], at)
 
 
@@ -73,7 +73,8 @@ class AttendCall:
         """Fill `out` and `lse`; where they are not as C writes them, by way of arrays that are."""
         out, lse, rule = self.out, self.lse, self.rule
         plain = out if _is_plain(out, self.queries) else np.empty(out.shape, np.float32)
-        plain_lse = lse if lse is None or lse.flags.carray else np.empty(lse.shape, np.float32)
+        own = lse is not None and (not lse.flags.carray or np.may_share_memory(lse, self.queries))
+        plain_lse = np.empty(lse.shape, np.float32) if lse is not None and own else lse
         _native.attend(
             self.place, self.plan, self.queries, plain, plain_lse, rule.scale, rule.softcap, rule.alibi_slopes,
             rule.sink_logits, self.native, threads,

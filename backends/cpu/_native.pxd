@@ -77,6 +77,8 @@ cdef extern from "attend.h" nogil:
 
 
 cdef extern from "store.h" nogil:
+    enum: PC_WIDEST
+
     void pc_store(
         const pc_kernels *kernels, const pc_plane *plane, const pc_rows *src, int32_t block_size, const int64_t *slots,
         int64_t n, int32_t threads

@@ -16,6 +16,7 @@ cimport numpy as cnp
 cnp.import_array()
 
 cdef double LOG2E = 1.4426950408889634
+WIDEST = PC_WIDEST      # numbers of a head that are scaled whatever they come as; wider ones must be float32
 
 # -- the instruction set ------------------------------------------------------------------------------
 
@@ -173,7 +174,8 @@ cdef class Plan:
         given.positions = <const int64_t *>cnp.PyArray_DATA(positions)
         given.mask, given.mask_indptr, given.shared, given.num_shared = NULL, NULL, NULL, 0
         if mask is not None:
-            if mask_indptr is None or not isinstance(mask, np.ndarray) or mask.dtype != np.uint8 or mask.ndim != 1:
+            mask = np.asarray(mask)
+            if mask_indptr is None or mask.dtype != np.uint8 or mask.ndim != 1:
                 return None
             mask = np.ascontiguousarray(mask)
             mask_indptr = np.asarray(mask_indptr)
@@ -266,6 +268,8 @@ cdef bint is_token_rows(Layer layer, array, int64_t tokens, int32_t width):
     if not is_usual(layer, array):
         return False
     cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
+    if layer.k.scales != NULL and width > PC_WIDEST and cnp.PyArray_TYPE(array) != cnp.NPY_FLOAT:
+        return False
     return shape[0] == tokens and shape[1] == layer.kv_heads and shape[2] == width
 
 
@@ -323,7 +327,8 @@ def usual_attend(Layer layer, q, k, v, step, scale, out, lse, int32_t threads):
         return None
     if lse is not None and not (
             cnp.PyArray_CheckExact(lse) and cnp.PyArray_ISCARRAY(lse) and cnp.PyArray_TYPE(lse) == cnp.NPY_FLOAT
-            and cnp.PyArray_NDIM(lse) == 2 and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(lse), shape, 2)):
+            and cnp.PyArray_NDIM(lse) == 2 and cnp.PyArray_CompareLists(cnp.PyArray_DIMS(lse), shape, 2)
+            and is_apart(lse, q)):
         return None
     job = job_of(layer, q, out, lse, factor)
     with nogil:

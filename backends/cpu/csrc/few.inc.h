@@ -80,8 +80,8 @@ PC_INLINE int PC_NAME(next_tile)(const pc_item *item, int32_t *key, int32_t *n) 
     if (*key >= item->sinks_end && *key < item->begin) *key = item->begin;
     const int32_t end = *key < item->sinks_end ? item->sinks_end : item->end;
     if (*key >= end) return 0;
-    const int32_t cut = *key / PC_TILE * PC_TILE + PC_TILE;
-    *n = (cut < end ? cut : end) - *key;
+    const int64_t cut = (int64_t)(*key / PC_TILE) * PC_TILE + PC_TILE; /* beyond int32 where the row ends there */
+    *n = (int32_t)((cut < end ? cut : end) - *key);
     return 1;
 }
 
@@ -327,7 +327,10 @@ static void PC_NAME(few_cell)(const PC_NAME(few_state) *state, const PC_NAME(cel
         if (rescale != 1)
             for (int32_t d = 0; d < state->v_width; d += W) v_store(row + d, v_load(row + d) * rescale);
         if (factors)
-            for (int32_t j = 0; j < n; j += W) v_store(sr + j, v_load(sr + j) * v_load(state->v_factors + j));
+            for (int32_t j = 0; j < n; j += W) { /* the scale of a key that is not seen may be NaN */
+                const vf p = v_load(sr + j), scaled = p * v_load(state->v_factors + j);
+                v_store(sr + j, (vf)((vi)scaled & (p != v_zero())));
+            }
 #if PC_TARGET == PC_AVX512BF16
         if (state->native) PC_NAME(round_weights)(sr, (uint16_t *)sr, n);
 #endif
@@ -335,9 +338,8 @@ static void PC_NAME(few_cell)(const PC_NAME(few_state) *state, const PC_NAME(cel
 
     const int64_t *at = tile->v;
     int64_t shown[PC_TILE];
-    const int apart = mixed_rows && item->count > 1; /* what a query does not see may be NaN: it reads zeros there */
     for (int32_t r = 0, end = rows; r < rows;) {
-        if (apart && r % group == 0) {
+        if (mixed_rows && r % group == 0) { /* what a query does not see may be NaN: it reads zeros there */
             const pc_query *query = job->queries + item->first + r / group;
             for (int32_t i = 0; i < n; i++)
                 shown[i] = PC_NAME(sees_key)(job, state->sequence, query, tile->key + i) ? tile->v[i] : 0;

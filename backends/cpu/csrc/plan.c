@@ -37,6 +37,13 @@ static int is_irregular(const pc_step *step, int32_t s, int64_t first_position) 
     return 0;
 }
 
+/* Whether such rules ask for a byte for each pair of new tokens: not where all depends on their order alone. */
+static int needs_bytes(const pc_step *step, int32_t s) {
+    const int64_t fresh = (int64_t)step->kv_lens[s] - (step->qo_indptr[s + 1] - step->qo_indptr[s]);
+    return tree_of(step, s) || step->window < INT32_MAX || step->sink_tokens > 0 ||
+           max64(step->kv_starts[s], step->kv_pads[s]) > fresh;
+}
+
 static int check_shapes(const pc_step *step) {
     const int64_t capacity = (int64_t)step->width * step->block_size;
     if (step->qo_indptr[0] != 0 || step->qo_indptr[step->num_sequences] != step->num_tokens) return PC_INVALID;
@@ -69,7 +76,7 @@ static int look(pc_plan *plan, const pc_step *step, int32_t s, int64_t *seen) {
     const int64_t *positions = step->positions + from;
     const uint8_t *tree = tree_of(step, s);
     const int irregular = is_irregular(step, s, fresh - pad);
-    const int by_bytes = irregular && (tree || window < INT32_MAX || sinks > 0 || start > fresh);
+    const int by_bytes = irregular && needs_bytes(step, s);
 
     plan->sequences[s] = (pc_sequence){step->block_tables + s * step->stride, irregular ? positions : NULL,
                                        (int32_t)pad, (int32_t)fresh};
@@ -209,7 +216,7 @@ static int mark_prefixes(const pc_step *step, int32_t *prefix, int32_t *leader, 
     for (int32_t g = 0; g < step->num_shared; g++) {
         const int64_t first = step->shared[3 * g], count = step->shared[3 * g + 1], blocks = step->shared[3 * g + 2];
         if (first < 0 || count < 0 || blocks < 0 || first + count > step->num_sequences) return PC_INVALID;
-        int all = count > 1 && blocks > 0;
+        int all = count > 1 && blocks > 0 && step->qo_indptr[first] < step->qo_indptr[first + count];
         for (int64_t s = first; s < first + count; s++) {
             if (leader[s] >= 0) return PC_INVALID;
             leader[s] = (int32_t)first;
@@ -238,7 +245,7 @@ static int make(pc_plan *plan, const pc_step *step, int32_t kv_heads, int32_t gr
     for (int32_t s = 0; s < step->num_sequences; s++) {
         const int64_t count = step->qo_indptr[s + 1] - step->qo_indptr[s];
         const int64_t first = (int64_t)step->kv_lens[s] - count - step->kv_pads[s];
-        if (is_irregular(step, s, first)) bytes += count * count;
+        if (needs_bytes(step, s) && is_irregular(step, s, first)) bytes += count * count;
     }
     plan->seen = room(bytes, 1, &status);
     if (status != PC_OK) return status;

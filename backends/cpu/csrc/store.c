@@ -24,7 +24,7 @@ typedef struct stored {
 
 static void store_scaled(const stored *s, int64_t i, int64_t block, int64_t offset) {
     const pc_plane *plane = s->plane;
-    float numbers[1024];
+    float numbers[PC_WIDEST];
     for (int32_t head = 0; head < s->src->heads; head++) {
         const char *from = s->src->data + (i * s->src->heads + head) * plane->width * size_of(s->src->dtype);
         char *to = plane->data + block * plane->block + offset * plane->token + head * plane->head;

@@ -2,6 +2,8 @@
 #pragma once
 #include "kernels.h"
 
+enum { PC_WIDEST = 1024 }; /* numbers of a head that pc_store converts and scales; wider ones come as float32 */
+
 /* Stores rows src [n, heads, width] at slots; `heads` of the plane lie as its strides say. */
 void pc_store(const pc_kernels *kernels, const pc_plane *plane, const pc_rows *src, int32_t block_size,
               const int64_t *slots, int64_t n, int32_t threads);
