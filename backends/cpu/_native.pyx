@@ -294,22 +294,18 @@ def usual_attend(Layer layer, q, k, v, step, scale, out, lse, int32_t threads):
     cdef int kind, status = PC_OK
     cdef bint fine = True, stores = k is not None
     cdef double factor = layer.scale
-    if scale is not None:
-        if type(scale) is not float or not isfinite(<double>scale):
-            return None
-        factor = scale
-    if not is_usual(layer, q):
+    if not is_usual(layer, q) or not (scale is None or (type(scale) is float and isfinite(<double>scale))):
         return None
+    factor = factor if scale is None else scale
     shape[0], shape[1], shape[2] = cnp.PyArray_DIM(q, 0), cnp.PyArray_DIM(q, 1), layer.v.width
     if cnp.PyArray_DIM(q, 2) != layer.k.width or shape[1] == 0 or shape[1] % layer.kv_heads:
         return None
     memo = getattr(step, "memo", None)
     found = memo.get(layer.key) if type(memo) is dict else None
-    if not isinstance(found, Plan):
+    if not isinstance(found, Plan) or not (<Plan>found).c_fits(
+            layer, step, shape[0], <int32_t>(shape[1] // layer.kv_heads), INT32_MAX, 0):
         return None
     plan = found
-    if not plan.c_fits(layer, step, shape[0], <int32_t>(shape[1] // layer.kv_heads), INT32_MAX, 0):
-        return None
     if stores:
         if not is_token_rows(layer, k, shape[0], layer.k.width) or not is_token_rows(layer, v, shape[0], layer.v.width):
             return None
@@ -332,13 +328,12 @@ def usual_attend(Layer layer, q, k, v, step, scale, out, lse, int32_t threads):
         return None
     job = job_of(layer, q, out, lse, factor)
     with nogil:
-        if stores:
-            if layer.k.scales != NULL:
-                fine = (active.finite(k_rows.dtype, k_rows.data, shape[0] * k_rows.heads * k_rows.width)
-                        and active.finite(v_rows.dtype, v_rows.data, shape[0] * v_rows.heads * v_rows.width))
-            if fine:
-                pc_store(active, &layer.k, &k_rows, layer.block_size, at, shape[0], threads)
-                pc_store(active, &layer.v, &v_rows, layer.block_size, at, shape[0], threads)
+        if stores and layer.k.scales != NULL:
+            fine = (active.finite(k_rows.dtype, k_rows.data, shape[0] * k_rows.heads * k_rows.width)
+                    and active.finite(v_rows.dtype, v_rows.data, shape[0] * v_rows.heads * v_rows.width))
+        if stores and fine:
+            pc_store(active, &layer.k, &k_rows, layer.block_size, at, shape[0], threads)
+            pc_store(active, &layer.v, &v_rows, layer.block_size, at, shape[0], threads)
         if fine:
             status = pc_attend(active, &job, &plan.c, threads)
     if status == PC_NO_MEMORY:
