@@ -5,10 +5,9 @@ import gc
 import pickle
 import subprocess
 import sys
-import tracemalloc
 
 import pytest
-from drive import prefill
+from drive import least_growth, prefill
 
 from pagedcache import Namespace, salt
 from pagedcache.core import BlockPool, SequenceTable
@@ -111,22 +110,12 @@ def test_a_step_keeps_its_table():
 
 
 def test_many_tables_in_cycles_leave_no_memory():
-    def rounds(n):
-        for _ in range(n):
+    def rounds():
+        for _ in range(50):
             cycle = [*everything(BlockPool(64))]
             cycle.append(cycle)
-        del cycle
-        gc.collect()
 
-    tracemalloc.start()
-    try:
-        rounds(30)  # what is kept for good is kept by then
-        before = tracemalloc.get_traced_memory()[0]
-        rounds(100)
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert grown < 20_000, "one table's arrays alone are more"
+    assert least_growth(rounds) < 50 * 50, "less than any object for each cycle"
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -1,9 +1,9 @@
 """Namespaces, keys and secrets in the verbs: nothing crosses. DESIGN 4.2, 4.17; what makes keys is test_keys.py's."""
 
-import tracemalloc
+import itertools
 
 import pytest
-from drive import feed, prefill, snapshot
+from drive import feed, least_growth, prefill, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -214,15 +214,13 @@ def test_keys_that_come_and_go_leave_nothing_behind():
                 table.unpin(name)
 
     visit(0, 100)
-    size = table.nbytes
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        visit(100, 600)
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert grown < 30_000, "five hundred tenants of three keys would take some 250 kB"
+    size, tenants = table.nbytes, itertools.count(100, 200)
+
+    def visit_more():
+        first = next(tenants)
+        visit(first, first + 200)
+
+    assert least_growth(visit_more) < 200 * 50, "two hundred tenants of three keys would take some 100 kB"
     assert table.nbytes == size
     table.check()
 
