@@ -94,7 +94,6 @@ cdef class Layer:
     cdef readonly int32_t block_size    # tokens
     cdef readonly int32_t num_blocks    # usable ones
     cdef readonly int32_t kv_heads
-    cdef readonly bint hnd              # whether a head's tokens lie beside each other in a block
     cdef tuple arrays                   # what the pointers point into
     cdef tuple key                      # under which a step's memo has the plan of this layer's group
     cdef double scale                   # of attend, where none is given

@@ -20,7 +20,6 @@ class Layer:
     block_size: int
     num_blocks: int
     kv_heads: int
-    hnd: bool
     def __init__(self, spec: CacheSpec, group: int, num_blocks: int, arrays: tuple[npt.NDArray[Any], ...]) -> None: ...
 
 class Plan:

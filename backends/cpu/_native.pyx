@@ -4,7 +4,7 @@ What is checked here is what C must be able to rely on, as fast as can be. Whate
 again by ``pagedcache.backends.host``, which says in words what is wrong.
 """
 
-from libc.math cimport isfinite
+from libc.math cimport fabs
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
 import os
@@ -88,9 +88,9 @@ cdef class Layer:
         cdef tuple kept = tuple(arrays)
         scales = kept[2:] if len(kept) == 4 else (None, None)
         self.arrays = kept
-        self.hnd = spec.layout == "HND"
-        self.k = plane_of(kept[0], scales[0], self.hnd, NUMBERS[spec.dtype])
-        self.v = plane_of(kept[1], scales[1], self.hnd, NUMBERS[spec.dtype])
+        hnd = spec.layout == "HND"
+        self.k = plane_of(kept[0], scales[0], hnd, NUMBERS[spec.dtype])
+        self.v = plane_of(kept[1], scales[1], hnd, NUMBERS[spec.dtype])
         self.block_size, self.num_blocks, self.kv_heads = spec.block_size, num_blocks, spec.kv_heads
         self.key = ("cpu", group)
         self.scale = spec.head_dim**-0.5
@@ -128,13 +128,15 @@ cdef class Plan:
         """The plan of an attend, from the step's memo if another layer has asked for it already."""
         memo = getattr(step, "memo", None) if mask is None and mask_indptr is None else None
         cdef int64_t width = INT32_MAX if window is None else min(window, INT32_MAX)
+        # Layers of one group may look through different windows in turn.
+        key = layer.key if window is None and sink_tokens == 0 else (*layer.key, window, sink_tokens)
         if memo is not None:
-            found = memo.get(layer.key)
+            found = memo.get(key)
             if found is not None and (<Plan?>found).c_fits(layer, step, tokens, q_group, width, sink_tokens):
                 return found
         plan = Plan.make(layer, step, group, tokens, q_group, width, sink_tokens, mask, mask_indptr)
         if memo is not None and plan is not None:
-            memo[layer.key] = plan
+            memo[key] = plan
         return plan
 
     @staticmethod
@@ -294,7 +296,7 @@ def usual_attend(Layer layer, q, k, v, step, scale, out, lse, int32_t threads):
     cdef int kind, status = PC_OK
     cdef bint fine = True, stores = k is not None
     cdef double factor = layer.scale
-    if not is_usual(layer, q) or not (scale is None or (type(scale) is float and isfinite(<double>scale))):
+    if not is_usual(layer, q) or not (scale is None or (type(scale) is float and fabs(<double>scale) <= 1e38)):
         return None
     factor = factor if scale is None else scale
     shape[0], shape[1], shape[2] = cnp.PyArray_DIM(q, 0), cnp.PyArray_DIM(q, 1), layer.v.width
@@ -395,6 +397,8 @@ def copy_rows(src, from_rows, dst, to_rows, int64_t nbytes, int32_t threads):
 
 
 try:
+    if not supported():
+        raise ImportError(f"this processor runs none of the instruction sets compiled in: {', '.join(compiled())}")
     use(os.environ.get("PAGEDCACHE_ISA") or supported()[len(supported()) - 1])
 except ValueError as error:
     raise ImportError(f"PAGEDCACHE_ISA: {error}") from None

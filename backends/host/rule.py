@@ -1,6 +1,5 @@
 """What changes attention beside q, K and V: the variants, checked."""
 
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pagedcache.errors import UnsupportedByBackend
 __all__ = ["Rule", "chosen_precision", "make_rule"]
 
 Float32 = npt.NDArray[np.float32]
+MOST = 1e38  # of numbers that are computed with in float32, so that their products with small ones are finite too
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ def make_rule(
 ) -> Rule:
     """Return the arguments of an attend as a Rule, or raise what is wrong with them."""
     factor = head_dim**-0.5 if scale is None else float(scale)
-    if not math.isfinite(factor):
-        raise ValueError(f"scale is {factor}; it must be finite")
-    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
-        raise ValueError(f"softcap is {softcap}; it must be finite and above 0, or None for no cap")
+    if not abs(factor) <= MOST:
+        raise ValueError(f"scale is {factor}; it must be at most {MOST:g} and not less than {-MOST:g}")
+    if softcap is not None and not (1 / MOST <= softcap <= MOST and abs(factor) / softcap <= MOST):
+        raise ValueError(
+            f"softcap is {softcap}; it must be above 0 and, like scale / softcap, at most {MOST:g}, or None for no cap"
+        )
     return Rule(
         factor,
         None
@@ -95,7 +97,7 @@ def _per_head(name: str, values: Any, q_heads: int, or_else: str = "") -> Float3
         raise ValueError(f"{name} has shape {array.shape}; it must be ({q_heads},), one per query head")
     with np.errstate(over="ignore"):
         single = array.astype(np.float32)
-    wrong = ~np.isfinite(single) & ~(bool(or_else) & np.isneginf(single))
+    wrong = ~(np.abs(single) <= MOST) & ~(bool(or_else) & np.isneginf(single))
     if wrong.any():
-        raise ValueError(f"{name} holds {single[wrong][0]}; it must be finite{or_else}")
+        raise ValueError(f"{name} holds {single[wrong][0]}; it must be at most {MOST:g}, not less than {-MOST:g}{or_else}")
     return single

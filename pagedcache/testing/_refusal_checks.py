@@ -136,6 +136,7 @@ class RefusalChecks:
             ({"lse": np.ones((2, 6), np.float16)}, ValueError, "lse is float16"),
             ({"lse": np.ones((2, 3), np.float32)}, ValueError, r"lse is float32 \(2, 3\)"),
             ({"scale": float("nan")}, ValueError, "scale is nan"),
+            ({"scale": -1e39}, ValueError, r"scale is -1e\+39"),  # -inf in float32
             ({"precision": "fast"}, ValueError, "precision is 'fast'"),
         ],
     )

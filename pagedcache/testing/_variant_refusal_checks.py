@@ -74,8 +74,12 @@ class VariantRefusalChecks:
             ("softcap", {"softcap": -5.0}, ValueError, "softcap is -5.0"),
             ("softcap", {"softcap": float("nan")}, ValueError, "softcap is nan"),
             ("softcap", {"softcap": float("inf")}, ValueError, "softcap is inf"),
+            ("softcap", {"softcap": 1e39}, ValueError, r"softcap is 1e\+39"),  # inf in float32
+            ("softcap", {"softcap": 1e-46}, ValueError, "softcap is 1e-46"),  # 0 in float32
+            ("softcap", {"softcap": 1e-20, "scale": 1e20}, ValueError, "softcap is 1e-20"),
             ("alibi", {"alibi_slopes": HEADS[None]}, ValueError, r"alibi_slopes has shape \(1, 6\)"),
             ("alibi", {"alibi_slopes": with_one(-np.inf)}, ValueError, "alibi_slopes holds -inf"),
+            ("alibi", {"alibi_slopes": with_one(-3e38)}, ValueError, r"alibi_slopes holds -3\S*e\+38"),
             ("mask", {"mask": MASK}, ValueError, "mask_indptr"),
             ("mask", {"mask_indptr": INDPTR}, ValueError, "mask"),
             ("mask", {"mask": MASK.astype(bool), "mask_indptr": INDPTR}, TypeError, "mask is bool"),

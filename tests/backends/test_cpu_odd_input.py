@@ -123,3 +123,61 @@ def test_lse_over_the_end_of_q():
 
 def test_more_threads_than_there_is_room_for():
     assert CpuBackend(threads=2**40).threads == 256
+
+
+@pytest.mark.parametrize("q_len", [1, 25])
+def test_scores_far_below_any_that_models_make(q_len):
+    step = Step.from_arrays(np.array([[1, 2, 3, 4, 5, 6, 7]], np.int32), [28], [0, q_len], block_size=4)
+
+    def fill(k, v):
+        k[1:] = -np.random.default_rng(5).uniform(1, 2, k[1:].shape)
+        v[1:] = np.random.default_rng(6).standard_normal(v[1:].shape)
+
+    spec, q = CacheSpec(1, 1, 4, block_size=4), np.full((q_len, 1, 4), 1e32, np.float32)
+    np.testing.assert_allclose(*both(spec, 7, fill, step, q), rtol=1e-5)
+
+
+@pytest.mark.parametrize("far", [0, 2**31 - 6, 2**31 + 7, 2**40, -(2**40)])
+def test_slopes_where_positions_are_large(far):
+    """Positions of new tokens may be the caller's own; those of the keys before them are places."""
+    step = Step.from_arrays(
+        np.array([[1, 2, 3]], np.int32), [12], [0, 4], block_size=4, positions=far + np.arange(4, dtype=np.int64)
+    )
+
+    def fill(k, v):
+        k[1:], v[1:] = 0, np.arange(12, dtype=np.float32).reshape(3, 4, 1, 1)
+
+    spec, q, slopes = CacheSpec(1, 1, 2, block_size=4), np.ones((4, 1, 2), np.float32), np.float32([1e-3])
+    np.testing.assert_allclose(*both(spec, 3, fill, step, q, alibi_slopes=slopes), rtol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_subnormal_numbers_where_the_caller_flushes_them(threads):
+    torch = pytest.importorskip("torch")
+    backend, rows = CpuBackend(threads=threads), 64
+    storage = backend.allocate(CacheSpec(1, 8, 64, block_size=16), 16)
+    storage.view(0)[1][1:] = 1e-40
+    tables = np.arange(1, 17, dtype=np.int32)[None].repeat(rows, 0)
+    step = Step.from_arrays(tables, [256] * rows, np.arange(rows + 1), block_size=16)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("torch cannot flush here")
+    try:
+        out = backend.attend(storage, 0, np.zeros((rows, 8, 64), np.float32), step)
+        kept = np.float32(1e-30) * np.float32(1e-10) == 0  # the caller's way of computing is as it was
+    finally:
+        torch.set_flush_denormal(False)
+    assert kept
+    assert (out.view(np.int32) == np.float32(1e-40).view(np.int32)).all()
+
+
+def test_layers_of_one_group_that_look_through_windows_in_turn():
+    backend = CpuBackend(threads=1)
+    storage = backend.allocate(CacheSpec(1, 1, 4, block_size=4), 3)
+    step = Step.from_arrays(np.array([[1, 2, 3]], np.int32), [12], [0, 1], block_size=4)
+    plans = []
+    for _ in range(2):
+        for options in ({}, {"window": 3}, {"window": 3, "sink_tokens": 2}):
+            backend.attend(storage, 0, np.ones((1, 1, 4), np.float32), step, **options)
+        plans.append(sorted(map(id, step.memo.values())))
+    assert len(plans[0]) == 3
+    assert plans[1] == plans[0]

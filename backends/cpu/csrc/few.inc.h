@@ -36,10 +36,6 @@ typedef struct PC_NAME(few_state) {
     PC_NAME(cells) *tiles;          /* ring of 4 */
 } PC_NAME(few_state);
 
-PC_INLINE int PC_NAME(is_few)(const pc_job *job, const pc_item *item) {
-    return item->count * job->group <= PC_FEW_ROWS;
-}
-
 /* Whether bfloat16 is multiplied as it is, q and weights being rounded to it. */
 PC_INLINE int PC_NAME(is_native)(const pc_job *job) {
     return PC_TARGET == PC_AVX512BF16 && job->k.dtype == PC_BF16 && job->rule.native;
@@ -232,8 +228,8 @@ static void PC_NAME(few_cell)(const PC_NAME(few_state) *state, const PC_NAME(cel
     for (int32_t t = 0; t < n; t += 16)
         for (int32_t r = 0; r < rows; r += PC_GROUP_MAX) {
             const int32_t taken = rows - r < PC_GROUP_MAX ? rows - r : PC_GROUP_MAX;
-            format->products[taken == 4 && r ? 5 : taken](q + r * state->q_width, state->q_width, k, tile->k + t,
-                                                          job->k.width, s + r * PC_TILE + t, k_ahead, t);
+            format->products[taken == 4 && r ? PC_NOT_AGAIN : taken](
+                q + r * state->q_width, state->q_width, k, tile->k + t, job->k.width, s + r * PC_TILE + t, k_ahead, t);
         }
     if (!state->native && job->k.width % W) PC_NAME(products_rest)(job, rows, q, state->q_width, k, tile->k, n, s);
 
@@ -268,8 +264,8 @@ static void PC_NAME(few_cell)(const PC_NAME(few_state) *state, const PC_NAME(cel
         }
         const int32_t taken = end - r < PC_GROUP_MAX ? end - r : PC_GROUP_MAX;
         float *row = acc + r * state->v_width;
-        format->sums[taken == 4 && r ? 5 : taken](s + r * PC_TILE, v, at, n, job->v.width, row, state->v_width,
-                                                  v_ahead);
+        format->sums[taken == 4 && r ? PC_NOT_AGAIN : taken](s + r * PC_TILE, v, at, n, job->v.width, row,
+                                                             state->v_width, v_ahead);
         if (!state->native && job->v.width % W)
             PC_NAME(sums_rest)(job, taken, s + r * PC_TILE, v, at, n, row, state->v_width);
         r += taken;

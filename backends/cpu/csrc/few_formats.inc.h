@@ -1,12 +1,14 @@
 /* The loops of few.inc.h, made once for each format and number of rows. No include guard on purpose. */
 
-/* One function for each format and number of rows; those for 4 rows also without prefetching, for all
- * groups of rows but the first. */
+/* One function for each format and number of rows; one more for 4 rows, for all groups of rows but the
+ * first, which has prefetched what is to come. */
+#undef PC_NOT_AGAIN
+#define PC_NOT_AGAIN 5
 typedef struct PC_NAME(few_format) {
-    void (*products[6])(const void *q, int64_t q_width, const char *k, const int64_t *at, int32_t width, float *s,
-                        const PC_NAME(ahead) *ahead, int32_t first);
-    void (*sums[6])(const void *p, const char *v, const int64_t *at, int32_t n, int32_t width, float *acc,
-                    int64_t v_width, const PC_NAME(ahead) *ahead);
+    void (*products[PC_NOT_AGAIN + 1])(const void *q, int64_t q_width, const char *k, const int64_t *at, int32_t width,
+                                       float *s, const PC_NAME(ahead) *ahead, int32_t first);
+    void (*sums[PC_NOT_AGAIN + 1])(const void *p, const char *v, const int64_t *at, int32_t n, int32_t width,
+                                   float *acc, int64_t v_width, const PC_NAME(ahead) *ahead);
 } PC_NAME(few_format);
 
 #undef PC_FORMAT

@@ -95,9 +95,8 @@ int pc_cpu_supports(const char *name) {
                (c & bit_F16C);
     int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    int bf16 =
-        avx512 && __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
-    return !strcmp(name, "baseline")     ? __builtin_cpu_supports("sse4.2")
+    int bf16 = avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
+    return !strcmp(name, "baseline")     ? __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt")
            : !strcmp(name, "avx2")       ? avx2
            : !strcmp(name, "avx512")     ? avx512
            : !strcmp(name, "avx512bf16") ? bf16

@@ -4,6 +4,7 @@
  * leaves either finished rows of `out`, or a part of them, which `merge` combines with the others.
  * Everything here is plain C: no Python, no threads, no allocation. */
 #pragma once
+#include <float.h>
 #include <stdint.h>
 
 enum { PC_F32, PC_F16, PC_BF16, PC_I8, PC_E4M3 }; /* what numbers are stored as */
@@ -14,7 +15,7 @@ enum {
     PC_PAD = 32       /* widths of scratch rows are multiples of it: the numbers of the widest step */
 };
 
-#define PC_NEVER (-1e30f) /* maximum of a row that saw no key: finite, so that it can be subtracted */
+#define PC_NEVER (-FLT_MAX) /* maximum of a row that saw no key: finite, so that it can be subtracted */
 
 typedef struct pc_plane { /* K or V of one layer in the pool */
     char *data;
@@ -47,7 +48,7 @@ typedef struct pc_sequence {
 typedef struct pc_query { /* which keys a query sees, in row coordinates */
     int32_t begin, end;   /* [begin, end), */
     int32_t sinks;        /* [pad, sinks), */
-    int32_t position;     /* of the query */
+    int64_t position;     /* of the query */
     int64_t seen;         /* and the new tokens with a byte that is not 0 from here on; -1: none */
 } pc_query;
 
@@ -72,6 +73,9 @@ typedef struct pc_job { /* one call of attend */
     const int32_t *first_part; /* [tokens + 1] where the parts of each token begin */
     float *parts;              /* [parts, q_heads, pc_part_width] */
 } pc_job;
+
+/* Whether so many queries of a group of heads each are attended to over K/V where they are. */
+static inline int pc_is_few(int32_t queries, int32_t group) { return (int64_t)queries * group <= PC_FEW_ROWS; }
 
 /* A part of a row: the sum over its keys of 2^(score - max) times V, then that maximum and the plain sum. */
 static inline int64_t pc_part_width(const pc_job *job) { return job->v.width + 2; }

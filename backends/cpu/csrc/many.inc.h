@@ -228,7 +228,7 @@ static void PC_NAME(many)(const pc_job *job, const pc_item *item, void *scratch)
     const int native = PC_NAME(is_native)(job), format = native ? 5 : job->k.dtype;
     const int64_t rows = (int64_t)item->count * job->group, padded = PC_NAME(many_rows)(job, item);
     const int64_t k_width = PC_NAME(padded)(job->k.width), v_width = PC_NAME(padded)(job->v.width);
-    const int32_t group = job->group, depth = native ? (job->k.width + 1) / 2 : job->k.width;
+    const int32_t head = item->head, group = job->group, depth = native ? (job->k.width + 1) / 2 : job->k.width;
     const pc_sequence *sequence = job->sequences + item->sequence;
     float *room = (float *)scratch;
     float *q = room, *acc = q + padded * k_width, *l = acc + padded * v_width, *m = l + padded * W;
@@ -237,59 +237,56 @@ static void PC_NAME(many)(const pc_job *job, const pc_item *item, void *scratch)
     PC_NAME(cells) *tile = (PC_NAME(cells) *)(values + PC_TILE * v_width);
     int32_t n;
 
-    for (int32_t h = 0; h < item->heads; h++) {
-        const int32_t head = item->head + h;
-        memset(q, 0, (size_t)padded * (k_width + v_width + W) * sizeof(float)); /* acc and l too */
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t at = (item->first + r / group) * job->q.heads + head * group + r % group;
-            PC_NAME(convert)(job->q.dtype, job->q.data + at * job->q.width * PC_SIZE(job->q.dtype),
-                             native ? PC_BF16 : PC_F32, q + r * k_width, job->q.width);
-            m[r] = PC_NEVER;
-        }
-        int32_t key = item->sinks_begin < item->sinks_end ? item->sinks_begin : item->begin;
-        for (; PC_NAME(next_tile)(item, &key, &n); key += n) {
-            int64_t first = rows, end = 0;
-            int plain = 1;
-            for (int64_t i = 0; i < item->count; i++) {
-                const int sight = PC_NAME(sees)(sequence, job->queries + item->first + i, key, n);
-                plain &= sight == PC_NAME(VISIBLE);
-                if (sight == PC_NAME(HIDDEN)) continue;
-                if (first == rows) first = i * group;
-                end = (i + 1) * group;
-            }
-            if (first >= end) continue;
-            const int64_t from = first / PC_BLOCK_ROWS * PC_BLOCK_ROWS;
-            const int64_t to = (end + PC_BLOCK_ROWS - 1) / PC_BLOCK_ROWS * PC_BLOCK_ROWS;
-            const int64_t real = to < rows ? to : rows;
-
-            PC_NAME(locate)(job, sequence, key, n, tile);
-            PC_NAME(gather)[format].keys(job, head, tile, keys);
-            PC_NAME(multiply)(native, q, k_width, keys, PC_TILE, from, to, n, depth, s, PC_TILE);
-            for (int64_t r = from; r < real; r++) {
-                const pc_query *query = job->queries + item->first + r / group;
-                const int mixed = !plain && PC_NAME(sees)(sequence, query, key, n) != PC_NAME(VISIBLE);
-                factors[r] = PC_NAME(weigh)(job, sequence, query, head * group + (int32_t)(r % group), key, n, mixed,
-                                            NULL, s + r * PC_TILE, m + r, l + r * W);
-            }
-            for (int64_t r = real; r < to; r++) {
-                factors[r] = 1;
-                memset(s + r * PC_TILE, 0, PC_TILE * sizeof *s);
-            }
-            PC_NAME(gather)[format].values(job, head, tile, values, v_width);
-            if (!plain && !PC_NAME(all_finite)(native, values, (native ? (n + 1) / 2 : n) * v_width)) {
-                PC_NAME(sums_seen)(job, item, head, tile, from, real, s, acc, v_width, factors);
-                continue;
-            }
-#if PC_TARGET == PC_AVX512BF16
-            if (native)
-                for (int64_t r = from; r < to; r++)
-                    PC_NAME(round_weights)(s + r * PC_TILE, (uint16_t *)(s + r * PC_TILE), n);
-#endif
-            PC_NAME(multiply_add)(native, s, PC_TILE, values, v_width, from, to, (int32_t)v_width,
-                                  native ? (n + 1) / 2 : n, acc, v_width, factors);
-        }
-        for (int64_t r = 0; r < rows; r++)
-            PC_NAME(deliver)(job, item, item->first + (int32_t)(r / group), head * group + (int32_t)(r % group), m[r],
-                             v_sum(v_load(l + r * W)), acc + r * v_width);
+    memset(q, 0, (size_t)padded * (k_width + v_width + W) * sizeof(float)); /* acc and l too */
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t at = (item->first + r / group) * job->q.heads + head * group + r % group;
+        PC_NAME(convert)(job->q.dtype, job->q.data + at * job->q.width * PC_SIZE(job->q.dtype),
+                         native ? PC_BF16 : PC_F32, q + r * k_width, job->q.width);
+        m[r] = PC_NEVER;
     }
+    int32_t key = item->sinks_begin < item->sinks_end ? item->sinks_begin : item->begin;
+    for (; PC_NAME(next_tile)(item, &key, &n); key += n) {
+        int64_t first = rows, end = 0;
+        int plain = 1;
+        for (int64_t i = 0; i < item->count; i++) {
+            const int sight = PC_NAME(sees)(sequence, job->queries + item->first + i, key, n);
+            plain &= sight == PC_NAME(VISIBLE);
+            if (sight == PC_NAME(HIDDEN)) continue;
+            if (first == rows) first = i * group;
+            end = (i + 1) * group;
+        }
+        if (first >= end) continue;
+        const int64_t from = first / PC_BLOCK_ROWS * PC_BLOCK_ROWS;
+        const int64_t to = (end + PC_BLOCK_ROWS - 1) / PC_BLOCK_ROWS * PC_BLOCK_ROWS;
+        const int64_t real = to < rows ? to : rows;
+
+        PC_NAME(locate)(job, sequence, key, n, tile);
+        PC_NAME(gather)[format].keys(job, head, tile, keys);
+        PC_NAME(multiply)(native, q, k_width, keys, PC_TILE, from, to, n, depth, s, PC_TILE);
+        for (int64_t r = from; r < real; r++) {
+            const pc_query *query = job->queries + item->first + r / group;
+            const int mixed = !plain && PC_NAME(sees)(sequence, query, key, n) != PC_NAME(VISIBLE);
+            factors[r] = PC_NAME(weigh)(job, sequence, query, head * group + (int32_t)(r % group), key, n, mixed, NULL,
+                                        s + r * PC_TILE, m + r, l + r * W);
+        }
+        for (int64_t r = real; r < to; r++) {
+            factors[r] = 1;
+            memset(s + r * PC_TILE, 0, PC_TILE * sizeof *s);
+        }
+        PC_NAME(gather)[format].values(job, head, tile, values, v_width);
+        if (!plain && !PC_NAME(all_finite)(native, values, (native ? (n + 1) / 2 : n) * v_width)) {
+            PC_NAME(sums_seen)(job, item, head, tile, from, real, s, acc, v_width, factors);
+            continue;
+        }
+#if PC_TARGET == PC_AVX512BF16
+        if (native)
+            for (int64_t r = from; r < to; r++)
+                PC_NAME(round_weights)(s + r * PC_TILE, (uint16_t *)(s + r * PC_TILE), n);
+#endif
+        PC_NAME(multiply_add)(native, s, PC_TILE, values, v_width, from, to, (int32_t)v_width, native ? (n + 1) / 2 : n,
+                              acc, v_width, factors);
+    }
+    for (int64_t r = 0; r < rows; r++)
+        PC_NAME(deliver)(job, item, item->first + (int32_t)(r / group), head * group + (int32_t)(r % group), m[r],
+                         v_sum(v_load(l + r * W)), acc + r * v_width);
 }

@@ -20,6 +20,9 @@ typedef struct range {
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* A position that can be subtracted from another; none is as large. */
+static int64_t bounded(int64_t position) { return max64(min64(position, INT64_C(1) << 61), -(INT64_C(1) << 61)); }
+
 /* -- which keys each query sees ---------------------------------------------------------------- */
 
 static int bit(const uint8_t *bits, int64_t i) { return bits[i / 8] >> (i % 8) & 1; }
@@ -69,7 +72,7 @@ static int check_blocks(const pc_step *step, int32_t s, int64_t begin, int64_t e
 }
 
 /* Fills the queries of sequence s; *seen is where the bytes of its tree begin. */
-static int look(pc_plan *plan, const pc_step *step, int32_t s, int64_t *seen) {
+static void look(pc_plan *plan, const pc_step *step, int32_t s, int64_t *seen) {
     const int32_t from = step->qo_indptr[s], count = step->qo_indptr[s + 1] - from;
     const int64_t pad = step->kv_pads[s], length = step->kv_lens[s], start = max64(step->kv_starts[s], pad);
     const int64_t fresh = length - count, window = step->window, sinks = step->sink_tokens;
@@ -81,14 +84,13 @@ static int look(pc_plan *plan, const pc_step *step, int32_t s, int64_t *seen) {
     plan->sequences[s] = (pc_sequence){step->block_tables + s * step->stride, irregular ? positions : NULL,
                                        (int32_t)pad, (int32_t)fresh};
     for (int64_t i = 0; i < count; i++) {
-        const int64_t place = fresh + i, position = positions[i], last = by_bytes ? fresh : place + 1;
+        const int64_t place = fresh + i, position = bounded(positions[i]), last = by_bytes ? fresh : place + 1;
         const int64_t near = window < INT32_MAX ? pad + position - window + 1 : 0;
         const int64_t cut = max64(min64(last, length), 0), sink_end = min64(pad + min64(sinks, length), cut);
         int64_t begin = max64(start, near);
         if (sink_end >= begin) begin = pad;
-        plan->queries[from + i] =
-            (pc_query){(int32_t)min64(begin, cut), (int32_t)cut, (int32_t)max64(sink_end, 0),
-                       (int32_t)max64(min64(position, INT32_MAX), INT32_MIN), by_bytes ? *seen + i * count : -1};
+        plan->queries[from + i] = (pc_query){(int32_t)min64(begin, cut), (int32_t)cut, (int32_t)max64(sink_end, 0),
+                                             position, by_bytes ? *seen + i * count : -1};
         if (!by_bytes) continue;
         for (int64_t k = 0; k < count; k++) {
             const int64_t at = fresh + k;
@@ -98,7 +100,6 @@ static int look(pc_plan *plan, const pc_step *step, int32_t s, int64_t *seen) {
         }
     }
     if (by_bytes) *seen += (int64_t)count * count;
-    return PC_OK;
 }
 
 /* The keys that some of the queries [first, first + count) see: two ranges, the leading one for sinks. */
@@ -147,7 +148,7 @@ static cut cut_of(const pc_plan *plan, const pc_step *step, int32_t s, int32_t f
     c.sinks = within(c.sinks, c.bounds);
     c.keys = within(c.keys, c.bounds);
     const int64_t keys = c.keys.end - c.keys.begin;
-    c.few = (int64_t)count * group <= PC_FEW_ROWS;
+    c.few = pc_is_few(count, group);
     c.span = keys > 0 ? keys : 1;
     if (c.few) c.span = keys <= LONG ? SPAN : LONG_SPAN;
     else {
@@ -259,16 +260,16 @@ static int make(pc_plan *plan, const pc_step *step, int32_t kv_heads, int32_t gr
     }
     /* First pass: how many items and parts; second pass: the items. */
     for (int pass = 0; pass < 2; pass++) {
+        int32_t common = 0; /* parts of the prefix that the sequence shares */
         for (int32_t s = 0; s < step->num_sequences; s++) {
             const int32_t from = step->qo_indptr[s], count = step->qo_indptr[s + 1] - from;
-            int32_t common = 0;
-            if (prefix[s]) { /* the prefix of a group is one more cut, over the queries of all its members */
-                const int32_t l = leader[s], last = l + members[l];
-                const cut c = cut_of(plan, step, l, step->qo_indptr[l], step->qo_indptr[last] - step->qo_indptr[l], 0,
-                                     prefix[s], kv_heads, group);
+            if (!prefix[s]) common = 0;
+            else if (s == leader[s]) { /* one more cut, over the queries of all members */
+                const cut c =
+                    cut_of(plan, step, s, from, step->qo_indptr[s + members[s]] - from, 0, prefix[s], kv_heads, group);
                 common = c.spans;
-                if (s == l && pass == 0) items += items_of(&c, kv_heads);
-                if (s == l && pass == 1 && c.count) emit(plan, step, &c, 0, kv_heads, group);
+                if (pass == 0) items += items_of(&c, kv_heads);
+                else emit(plan, step, &c, 0, kv_heads, group);
             }
             if (!count) continue;
             const cut c = cut_of(plan, step, s, from, count, prefix[s], INT32_MAX, kv_heads, group);

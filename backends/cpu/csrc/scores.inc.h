@@ -29,7 +29,10 @@ static void PC_NAME(shape)(const pc_job *job, const pc_sequence *sequence, const
         vf x = v_load(s + j);
         if (rule->cap != 0) x = v_tanh(x) * rule->cap;
         if (rule->slopes) {
-            vf distance = __builtin_convertvector(v_count() + (key + j - sequence->pad - query->position), vf);
+            const int64_t base = key + j - sequence->pad - query->position;
+            vf distance = base == (int32_t)base
+                              ? __builtin_convertvector(v_count() + (int32_t)base, vf)
+                              : v_set((float)base); /* where floats lie further apart than these keys */
             if (sequence->positions)
                 for (int32_t i = 0; i < W && j + i < n; i++)
                     if (key + j + i >= sequence->new_begin)

@@ -14,7 +14,7 @@
 #elif PC_TARGET == PC_AVX512BF16
 #define PC_SUFFIX avx512bf16
 #define PC_WIDTH 16
-#define PC_FEATURES "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"
+#define PC_FEATURES "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"
 #elif PC_TARGET == PC_NEON
 #define PC_SUFFIX neon
 #define PC_WIDTH 4
@@ -43,11 +43,11 @@ PC_PRAGMA(PC_FEATURES)
 #include "many.inc.h"
 
 static int64_t PC_NAME(scratch)(const pc_job *job, const pc_item *item) {
-    return PC_NAME(is_few)(job, item) ? PC_NAME(few_scratch)(job, item) : PC_NAME(many_scratch)(job, item);
+    return pc_is_few(item->count, job->group) ? PC_NAME(few_scratch)(job, item) : PC_NAME(many_scratch)(job, item);
 }
 
 static void PC_NAME(attend)(const pc_job *job, const pc_item *item, void *scratch) {
-    if (PC_NAME(is_few)(job, item)) PC_NAME(few)(job, item, scratch);
+    if (pc_is_few(item->count, job->group)) PC_NAME(few)(job, item, scratch);
     else PC_NAME(many)(job, item, scratch);
 }
 

@@ -37,6 +37,28 @@ static void pause_a_moment(void) {
 #endif
 }
 
+/* Sets how floats are computed to the standard's way, without flushing subnormal ones, and returns how it was:
+ * results must not depend on which thread computes them, and callers may have set theirs otherwise. */
+static uint64_t standard_floats(void) {
+    uint64_t before = 0;
+#if defined(__x86_64__)
+    before = __builtin_ia32_stmxcsr();
+    if (before & 0xe040) __builtin_ia32_ldmxcsr((unsigned)before & ~0xe040u); /* flushing, rounding, subnormals as 0 */
+#elif defined(__aarch64__)
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    if (before & 0x1c80000) __asm__ volatile("msr fpcr, %0" ::"r"(before & ~UINT64_C(0x1c80000)));
+#endif
+    return before;
+}
+
+static void restore_floats(uint64_t before) {
+#if defined(__x86_64__)
+    if (before & 0xe040) __builtin_ia32_ldmxcsr((unsigned)before);
+#elif defined(__aarch64__)
+    if (before & 0x1c80000) __asm__ volatile("msr fpcr, %0" ::"r"(before));
+#endif
+}
+
 static int64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -84,6 +106,7 @@ static void wait_for_run(uint32_t seen) {
 static void *worker(void *number) {
     const int32_t thread = (int32_t)(intptr_t)number;
     uint32_t seen = 0; /* runs are numbered from 1 on */
+    standard_floats();
     for (;;) {
         wait_for_run(seen);
         pthread_mutex_lock(&team.lock);
@@ -113,12 +136,10 @@ static void after_fork_in_child(void) {
     atomic_store(&team.taken, 0);
 }
 
-static void register_fork(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+__attribute__((constructor)) static void register_fork(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
 
 /* Under the lock. Where the system gives no more threads, fewer do the work. */
 static void start_workers(int32_t wanted) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, register_fork);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* workers inherit it: signals are for the caller's threads */
@@ -147,7 +168,7 @@ static void deal(int32_t threads, int32_t tasks, const float *costs) {
     }
 }
 
-void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, void *context) {
+static void run(int32_t threads, int32_t tasks, const float *costs, pc_task task, void *context) {
     int expected = 0;
     if (threads > PC_MOST_THREADS) threads = PC_MOST_THREADS;
     if (threads > tasks) threads = tasks;
@@ -174,6 +195,12 @@ void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, vo
         else sched_yield();
     }
     atomic_store(&team.taken, 0);
+}
+
+void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, void *context) {
+    const uint64_t before = standard_floats();
+    run(threads, tasks, costs, task, context);
+    restore_floats(before);
 }
 
 int pc_team_is_awake(void) { return atomic_load_explicit(&team.awake, memory_order_relaxed) > 0; }
