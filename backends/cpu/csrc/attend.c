@@ -29,7 +29,7 @@ static void merge_tokens(void *context, int32_t index, int32_t thread) {
 
 int32_t pc_worth(int32_t threads, double bytes, double operations) {
     const double alone = bytes / 25e3 + operations / 60e3; /* microseconds, at 25 GB/s and 60 GFLOP/s */
-    const double least = pc_team_is_awake() ? 8 : 100;
+    const double least = pc_team_is_awake() ? 8 : pc_runs_follow_each_other() ? 25 : 100;
     return alone < least ? 1 : threads;
 }
 

@@ -8,7 +8,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { AWAKE_NS = 50000 }; /* waking a thread costs that much; longer would take a core from the BLAS between steps */
+enum {
+    AWAKE_NS = 50000, /* waking a thread costs that much; longer would take a core from the BLAS between steps */
+    SUCCESSION_NS = 20000
+};
 
 typedef struct share { /* [from, to) of the tasks, in one word, so that both ends can be taken from */
     _Alignas(64) _Atomic uint64_t range;
@@ -25,7 +28,8 @@ static struct {
     _Atomic uint32_t run;   /* its number */
     _Atomic int32_t active; /* workers that have joined and are not done */
     _Atomic int32_t asleep, awake;
-    _Atomic int taken; /* whether some caller has the team */
+    _Atomic int taken;     /* whether some caller has the team */
+    _Atomic int64_t ended; /* the time of the last run's end, also of one by the caller alone */
     share shares[PC_MOST_THREADS];
 } team = {.lock = PTHREAD_MUTEX_INITIALIZER, .called = PTHREAD_COND_INITIALIZER};
 
@@ -200,7 +204,12 @@ static void run(int32_t threads, int32_t tasks, const float *costs, pc_task task
 void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, void *context) {
     const uint64_t before = standard_floats();
     run(threads, tasks, costs, task, context);
+    atomic_store_explicit(&team.ended, now_ns(), memory_order_relaxed);
     restore_floats(before);
 }
 
 int pc_team_is_awake(void) { return atomic_load_explicit(&team.awake, memory_order_relaxed) > 0; }
+
+int pc_runs_follow_each_other(void) {
+    return now_ns() - atomic_load_explicit(&team.ended, memory_order_relaxed) < SUCCESSION_NS;
+}

@@ -14,4 +14,7 @@ void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, vo
 /* Whether the team waits for work awake: it goes to sleep some 50 us after a run. */
 int pc_team_is_awake(void);
 
+/* Whether the last run ended a moment ago, so that a team that is woken up now will be awake in the next one. */
+int pc_runs_follow_each_other(void);
+
 enum { PC_MOST_THREADS = 256 };
