@@ -99,5 +99,7 @@ def _per_head(name: str, values: Any, q_heads: int, or_else: str = "") -> Float3
         single = array.astype(np.float32)
     wrong = ~(np.abs(single) <= MOST) & ~(bool(or_else) & np.isneginf(single))
     if wrong.any():
-        raise ValueError(f"{name} holds {single[wrong][0]}; it must be at most {MOST:g}, not less than {-MOST:g}{or_else}")
+        raise ValueError(
+            f"{name} holds {single[wrong][0]}; it must be at most {MOST:g} and not less than {-MOST:g}{or_else}"
+        )
     return single

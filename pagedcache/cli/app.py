@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import click
 
+from pagedcache.cli.bench import bench
 from pagedcache.cli.chat import chat
 from pagedcache.cli.doctor import doctor
 from pagedcache.cli.generate import generate
@@ -17,6 +18,7 @@ def app() -> None:
     """A framework-free paged KV cache: run a real model on it, plan one, or see what runs here."""
 
 
+app.add_command(bench)
 app.add_command(chat)
 app.add_command(doctor)
 app.add_command(generate)

@@ -1,7 +1,7 @@
 """What a command tells about its cache, in words."""
 
 from pagedcache.cache import KVCache
-from pagedcache.serving import Conversation, Report, Turn
+from pagedcache.serving import Conversation, DecodeProfile, Report, Turn
 
 
 def summary(report: Report, max_tokens: int, *, searched: bool = False) -> list[tuple[str, str]]:
@@ -71,6 +71,26 @@ def chat_summary(conversation: Conversation, cache: KVCache) -> list[tuple[str, 
         ("blocks", f"{stats.published} of {stats.num_blocks} kept, with room for {cache.spec.block_size} tokens each"),
         ("memory", f"{mib(kept)} of {mib(stats.num_blocks * cache.spec.bytes_per_block)}"),
         ("evictions", count(stats.evictions, "block")),
+    ]
+
+
+def decode_summary(profile: DecodeProfile) -> list[tuple[str, str]]:
+    """Return where the time of decode steps went as names and values."""
+    shares = {
+        "attention": profile.attention_share,
+        "bookkeeping": profile.bookkeeping_share,
+        "model": 1 - profile.cache_share,
+    }
+    tokens, step = profile.batch * profile.context, profile.seconds
+    return [
+        ("batch", f"{count(profile.batch, 'sequence')} of {count(profile.context, 'token')} and more"),
+        ("prefill", f"{profile.prefill_seconds:.2f} s, {tokens / profile.prefill_seconds:.0f} tokens a second"),
+        (
+            "decode step",
+            f"{1e3 * step:.2f} ms, {profile.batch / step:.1f} tokens a second (median of "
+            f"{count(len(profile.steps), 'step')})",
+        ),
+        *((name, f"{1e3 * share * step:.3f} ms, {100 * share:.1f} %") for name, share in shares.items()),
     ]
 
 

@@ -5,16 +5,20 @@ from pagedcache.serving.conversation import Conversation, Turn
 from pagedcache.serving.generate import generate
 from pagedcache.serving.results import Completion, Generation, Moment, Report
 from pagedcache.serving.sampler import Sampler, Sampling
+from pagedcache.serving.step_profile import DecodeProfile, StepTimes, profile_decode
 
 __all__ = [
     "Completion",
     "Conversation",
+    "DecodeProfile",
     "Generation",
     "Moment",
     "Report",
     "Sampler",
     "Sampling",
+    "StepTimes",
     "Turn",
     "beam_search",
     "generate",
+    "profile_decode",
 ]
