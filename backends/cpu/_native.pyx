@@ -98,14 +98,13 @@ cdef class Layer:
 
 # -- plans ------------------------------------------------------------------------------------------------
 
-cdef cnp.ndarray int32s(values, int ndim):
-    """A compact int32 array of so many axes, or None where the values are not such numbers."""
+cdef cnp.ndarray integers(values, dtype, int ndim=1):
+    """A compact array of so many axes, or None where the values are no integers or do not fit."""
     array = np.asarray(values)
-    if array.dtype != np.int32:
-        if array.dtype.kind not in "iu" or (array.size and not -2**31 <= int(array.min()) <= int(array.max()) < 2**31):
-            return None
-        array = array.astype(np.int32)
-    return np.ascontiguousarray(array) if array.ndim == ndim else None
+    if array.ndim != ndim or (array.dtype.kind not in "iu" and array.size):
+        return None
+    fitting = np.ascontiguousarray(array, dtype)
+    return fitting if array.dtype == dtype or np.array_equal(array, fitting) else None
 
 
 cdef class Plan:
@@ -148,19 +147,19 @@ cdef class Plan:
         cdef int status
         own = step.groups[group] if group else step
         indptr, lens, pads, starts = (
-            int32s(array, 1) for array in (step.qo_indptr, step.kv_lens, step.kv_pads, own.kv_starts)
+            integers(array, np.int32) for array in (step.qo_indptr, step.kv_lens, step.kv_pads, own.kv_starts)
         )
         tables = own.block_tables
         if not (isinstance(tables, np.ndarray) and tables.dtype == np.int32 and tables.ndim == 2
                 and tables.strides[1] == 4 and tables.strides[0] % 4 == 0):
-            tables = int32s(tables, 2)
-        positions = np.ascontiguousarray(step.positions, np.int64)
+            tables = integers(tables, np.int32, 2)
+        positions = integers(step.positions, np.int64)
         shared = step.shared_prefixes
-        shared = None if shared is None or not len(shared) else int32s(shared, 2)
-        if any(array is None for array in (indptr, lens, pads, starts, tables)):
+        shared = None if shared is None or not len(shared) else integers(shared, np.int32, 2)
+        if any(array is None for array in (indptr, lens, pads, starts, tables, positions)):
             return None
         n = len(lens)
-        if (len(pads), len(starts), len(indptr), len(tables)) != (n, n, n + 1, n) or positions.shape != (tokens,):
+        if (len(pads), len(starts), len(indptr), len(tables), len(positions)) != (n, n, n + 1, n, tokens):
             return None
         if step.block_size != layer.block_size or (step.shared_prefixes is not None and len(step.shared_prefixes)
                                                    and (shared is None or shared.shape[1] != 3)):
@@ -180,11 +179,8 @@ cdef class Plan:
             if mask_indptr is None or mask.dtype != np.uint8 or mask.ndim != 1:
                 return None
             mask = np.ascontiguousarray(mask)
-            mask_indptr = np.asarray(mask_indptr)
-            if mask_indptr.dtype.kind not in "iu" or mask_indptr.shape != (n + 1,):
-                return None
-            mask_indptr = np.ascontiguousarray(mask_indptr, np.int64)
-            if mask_indptr[0] != 0 or mask_indptr[n] != mask.size:
+            mask_indptr = integers(mask_indptr, np.int64)
+            if mask_indptr is None or len(mask_indptr) != n + 1 or mask_indptr[0] != 0 or mask_indptr[n] != mask.size:
                 return None
             given.mask = <const uint8_t *>cnp.PyArray_DATA(mask)
             given.mask_indptr = <const int64_t *>cnp.PyArray_DATA(mask_indptr)

@@ -29,9 +29,9 @@ def sequences(
     if step.block_size != block_size:
         raise ValueError(f"the step has block_size {step.block_size}; the storage has {block_size}")
     own = step.groups[group] if group else step
-    tables, positions = np.asarray(own.block_tables), np.asarray(step.positions, np.int64)
-    indptr, kv_lens, pads = (np.asarray(a, np.int64) for a in (step.qo_indptr, step.kv_lens, step.kv_pads))
-    starts = np.maximum(np.asarray(own.kv_starts, np.int64), pads)
+    tables, positions = _int32s("block_tables", own.block_tables, 2), indices("positions", step.positions)
+    indptr, kv_lens, pads = (_int32s(name, getattr(step, name)) for name in ("qo_indptr", "kv_lens", "kv_pads"))
+    starts = np.maximum(_int32s("kv_starts", own.kv_starts), pads)
     n = len(kv_lens)
     if tables.shape[:1] != (n,) or starts.shape != (n,) or indptr.shape != (n + 1,):
         raise ValueError(
@@ -61,6 +61,13 @@ def sequences(
         )
     _check_blocks(found, block_size, num_blocks)
     return found
+
+
+def _int32s(name: str, values: Any, ndim: int = 1) -> Int64:
+    array = indices(name, values, ndim)
+    if (beyond := array[(array < -(2**31)) | (array >= 2**31)]).size:
+        raise ValueError(f"{name} holds {beyond[0]}; it must fit into int32")
+    return array
 
 
 def _check_blocks(sights: list[Sight], block_size: int, num_blocks: int) -> None:

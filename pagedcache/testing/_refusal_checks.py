@@ -1,9 +1,11 @@
 """Wrong arguments raise an error that names value and limit, and change nothing."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from pagedcache.backends.protocol import Backend, Storage
@@ -17,6 +19,12 @@ K, V = np.ones((2, 3, 5), np.float32), np.ones((2, 3, 4), np.float32)
 Q = np.ones((2, 6, 5), np.float32)
 STEP = make_step([[1, 2], [3]], [(1, 6), (1, 4)], block_size=4)
 BYTES = SPEC.record_nbytes(0)
+STEP_ARRAYS = ("block_tables", "qo_indptr", "kv_lens", "kv_pads", "kv_starts", "positions")
+
+
+def beyond_int32(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return integers of which int32 would keep the right lower half."""
+    return np.full_like(array, 2**32 + 1, np.int64)
 
 
 def refuses_to_attend(backend: Backend, error: type[Exception], message: str, *arguments: Any, **options: Any) -> None:
@@ -122,6 +130,23 @@ class RefusalChecks:
             backend, ValueError, rf"block_tables\[1, 0\] is {block}.*1 to 6", storage, 0, Q, step, out=out
         )
         assert (out == 9).all()
+
+    @pytest.mark.parametrize(
+        ("name", "change", "error", "message"),
+        [
+            *((name, np.float64, TypeError, f"{name} has dtype float64") for name in STEP_ARRAYS),
+            *((name, np.bool_, TypeError, f"{name} has dtype bool") for name in STEP_ARRAYS),
+            *((name, beyond_int32, ValueError, f"{name} holds 4294967297") for name in STEP_ARRAYS[:-1]),
+            ("qo_indptr", np.atleast_2d, ValueError, r"qo_indptr has shape \(1, 3\)"),
+            ("block_tables", np.ravel, ValueError, r"block_tables has shape"),
+        ],
+    )
+    def test_arrays_of_a_step_that_no_step_has(
+        self, backend: Backend, storage: Storage, name: str, change: Any, error: type[Exception], message: str
+    ) -> None:
+        step = SimpleNamespace(**{each: getattr(STEP, each) for each in dir(STEP) if not each.startswith("_")})
+        setattr(step, name, change(np.asarray(getattr(STEP, name))))
+        refuses_to_attend(backend, error, message, storage, 0, Q, step)
 
     def test_step_of_another_block_size(self, backend: Backend, storage: Storage) -> None:
         step = make_step([[1, 2], [3]], [(1, 6), (1, 4)], block_size=5)

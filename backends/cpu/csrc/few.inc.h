@@ -4,7 +4,8 @@
  * Order of work: tile of keys, KV head, so that memory is read in the order in which it lies.
  * While the rows of one head and tile (a "cell") are computed, the cells one and two further on are
  * prefetched, line by line beside the loads that the core is busy with. Bursts of prefetches gain
- * nothing, and hints are dropped under pressure, which is why each line is asked for twice.
+ * nothing, and hints are dropped under pressure, which is why each line is asked for twice; but once
+ * where numbers of 8 bits keep the core busy for longer than memory needs.
  *
  * The rows of a head are taken in groups of at most 4: GROUP x TOKENS accumulators for products,
  * GROUP x VECTORS for weighted sums. Head sizes are runtime numbers; dtype and group are
@@ -107,17 +108,18 @@ PC_INLINE void PC_NAME(products)(const int dtype, const int rows, const int fetc
             if (fetch)
                 PC_EACH (t, tokens) {
                     PC_PREFETCH(near[t] + d * size);
-                    PC_PREFETCH(far[t] + d * size);
+                    if (size > 1) PC_PREFETCH(far[t] + d * size);
                 }
             PC_EACH_BY (e, step, W) {
-                vf x[PC_ACCUMULATORS];
-                PC_EACH (t, tokens) {
-                    x[t] = n_load(dtype, row[t] + d * size + e * size);
-                    if (rows > 1) PC_HOLD(x[t]);
-                }
+                vf y[PC_GROUP_MAX];
                 PC_EACH (g, rows) {
-                    const vf y = v_load(q + g * q_width + d + e);
-                    PC_EACH (t, tokens) a[g * tokens + t] += x[t] * y;
+                    y[g] = v_load(q + g * q_width + d + e);
+                    PC_HOLD(y[g]);
+                }
+                PC_EACH (t, tokens) {
+                    vf x = n_load(dtype, row[t] + d * size + e * size);
+                    if (rows > 1) PC_HOLD(x);
+                    PC_EACH (g, rows) a[g * tokens + t] += x * y[g];
                 }
             }
         }
@@ -149,7 +151,7 @@ PC_INLINE void PC_NAME(sum_columns)(const int dtype, const int rows, const int v
             const char *near = near_base + near_at[t], *far = far_base + far_at[t];
             PC_EACH_BY (e, vectors * W * size, 64) {
                 PC_PREFETCH(near + e);
-                PC_PREFETCH(far + e);
+                if (size > 1) PC_PREFETCH(far + e);
             }
         }
         vf y[4];
@@ -167,7 +169,7 @@ PC_INLINE void PC_NAME(sum_columns)(const int dtype, const int rows, const int v
 PC_INLINE void PC_NAME(sums)(const int dtype, const int rows, const int fetch, const float *p, const char *v,
                              const int64_t *at, int32_t n, int32_t width, float *acc, int64_t v_width,
                              const PC_NAME(ahead) *ahead) {
-    const int most = PC_ACCUMULATORS / (rows == 3 ? 4 : rows) < 8 ? PC_ACCUMULATORS / (rows == 3 ? 4 : rows) : 8;
+    const int most = rows == 3 ? 4 : PC_ACCUMULATORS / rows < 8 ? PC_ACCUMULATORS / rows : 8;
     const int some = most < 4 ? most : 4;
     int32_t d = 0;
     for (; d + most * W <= width; d += most * W)

@@ -40,7 +40,8 @@ PC_INLINE void PC_NAME(products_native)(const int rows, const int fetch, const u
                 if (rows > 1) PC_HOLD(x[t]);
             }
             PC_EACH (g, rows) {
-                const __m512i y = _mm512_loadu_si512(q + g * q_width + d);
+                __m512i y = _mm512_loadu_si512(q + g * q_width + d);
+                PC_HOLD(y);
                 PC_EACH (t, tokens) a[g * tokens + t] = PC_NAME(dot)(a[g * tokens + t], x[t], y);
             }
         }

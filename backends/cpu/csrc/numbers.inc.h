@@ -38,7 +38,14 @@ PC_INLINE vf f16_load(const void *p) {
 }
 
 PC_INLINE vf bf16_load(const void *p) {
-    return (vf)(__builtin_convertvector(*(const PC_NAME(loose_u16) *)p, vu) << 16);
+#if PC_X86 && W == 16
+    vu bits = (vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+#elif PC_X86 && W == 8 /* the compiler would take the vector apart */
+    vu bits = (vu)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+#else
+    vu bits = __builtin_convertvector(*(const PC_NAME(loose_u16) *)p, vu);
+#endif
+    return (vf)(bits << 16);
 }
 
 PC_INLINE vf i8_load(const void *p) {

@@ -73,6 +73,9 @@ EMULATED_CALL uint16_t emulated_signs(__m512i x) {
 
 EMULATED __m512i emulated_from_i8(__m128i x) { return (__m512i) __builtin_convertvector((emulated_i8)x, emulated_i32); }
 EMULATED __m512i emulated_from_u8(__m128i x) { return (__m512i) __builtin_convertvector((emulated_u8)x, emulated_u32); }
+EMULATED __m512i emulated_from_u16(__m256i x) {
+    return (__m512i) __builtin_convertvector((emulated_half)x, emulated_u32);
+}
 EMULATED __m512 emulated_i32_to_f32(__m512i x) {
     return (__m512) __builtin_convertvector((emulated_i32)x, emulated_f32);
 }
@@ -174,6 +177,7 @@ EMULATED_CALL __m512 emulated_dot_bf16(__m512 sum, __m512i a, __m512i b) {
 #define _mm512_movepi32_mask emulated_signs
 #define _mm512_cvtepi8_epi32 emulated_from_i8
 #define _mm512_cvtepu8_epi32 emulated_from_u8
+#define _mm512_cvtepu16_epi32 emulated_from_u16
 #define _mm512_cvtepi32_ps emulated_i32_to_f32
 #define _mm512_cvtph_ps emulated_from_f16
 #define _mm512_cvtps_ph emulated_to_f16
