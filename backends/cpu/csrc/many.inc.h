@@ -7,6 +7,9 @@
  *   vals [PC_TILE, width]         V of a tile
  *   acc  [rows, width]            += s x vals
  *
+ * keys and vals stand in panels of PC_BLOCK_COLUMNS columns, one behind the other: rows of them that lay
+ * 256 bytes apart would meet in few sets of the L1 cache.
+ *
  * Queries stand in order, so that the first rows see nothing of late tiles, and the last nothing of
  * what a window has left behind: those blocks of rows are left out. Where bfloat16 is multiplied as
  * it is, pairs of numbers take the place of single ones in rows, keys, s and vals. */
@@ -31,13 +34,12 @@ static int64_t PC_NAME(many_scratch)(const pc_job *job, const pc_item *item) {
 
 /* c[rows, PC_BLOCK_COLUMNS] = a[rows, depth] x b[depth, PC_BLOCK_COLUMNS] (+ c times `factors` of the rows). */
 PC_INLINE void PC_NAME(block_product)(const int native, const int adding, const float *a, int64_t a_stride,
-                                      const float *b, int64_t b_stride, int32_t depth, float *c, int64_t c_stride,
-                                      const float *factors) {
+                                      const float *b, int32_t depth, float *c, int64_t c_stride, const float *factors) {
     vf sum[PC_BLOCK_ROWS][2];
     PC_EACH (i, PC_BLOCK_ROWS)
         PC_EACH (j, 2) sum[i][j] = adding ? v_load(c + i * c_stride + j * W) * factors[i] : v_zero();
     for (int32_t k = 0; k < depth; k++) {
-        const vf b0 = v_load(b + k * b_stride), b1 = v_load(b + k * b_stride + W);
+        const vf b0 = v_load(b + k * PC_BLOCK_COLUMNS), b1 = v_load(b + k * PC_BLOCK_COLUMNS + W);
         PC_EACH (i, PC_BLOCK_ROWS) {
             const vf x = v_set(a[i * a_stride + k]);
 #if PC_TARGET == PC_AVX512BF16
@@ -56,28 +58,34 @@ PC_INLINE void PC_NAME(block_product)(const int native, const int adding, const 
 }
 
 static __attribute__((noinline)) void PC_NAME(multiply)(int native, const float *a, int64_t a_stride, const float *b,
-                                                        int64_t b_stride, int64_t first, int64_t end, int32_t columns,
+                                                        int64_t b_rows, int64_t first, int64_t end, int32_t columns,
                                                         int32_t depth, float *c, int64_t c_stride) {
     for (int32_t j = 0; j < columns; j += PC_BLOCK_COLUMNS)
         for (int64_t i = first; i < end; i += PC_BLOCK_ROWS) {
             const float *rows = a + i * a_stride;
             float *to = c + i * c_stride + j;
-            if (native) PC_NAME(block_product)(1, 0, rows, a_stride, b + j, b_stride, depth, to, c_stride, NULL);
-            else PC_NAME(block_product)(0, 0, rows, a_stride, b + j, b_stride, depth, to, c_stride, NULL);
+            if (native) PC_NAME(block_product)(1, 0, rows, a_stride, b + j * b_rows, depth, to, c_stride, NULL);
+            else PC_NAME(block_product)(0, 0, rows, a_stride, b + j * b_rows, depth, to, c_stride, NULL);
         }
 }
 
 static __attribute__((noinline)) void PC_NAME(multiply_add)(int native, const float *a, int64_t a_stride,
-                                                            const float *b, int64_t b_stride, int64_t first,
-                                                            int64_t end, int32_t columns, int32_t depth, float *c,
-                                                            int64_t c_stride, const float *factors) {
+                                                            const float *b, int64_t b_rows, int64_t first, int64_t end,
+                                                            int32_t columns, int32_t depth, float *c, int64_t c_stride,
+                                                            const float *factors) {
     for (int32_t j = 0; j < columns; j += PC_BLOCK_COLUMNS)
         for (int64_t i = first; i < end; i += PC_BLOCK_ROWS) {
             const float *rows = a + i * a_stride;
             float *to = c + i * c_stride + j;
-            if (native) PC_NAME(block_product)(1, 1, rows, a_stride, b + j, b_stride, depth, to, c_stride, factors + i);
-            else PC_NAME(block_product)(0, 1, rows, a_stride, b + j, b_stride, depth, to, c_stride, factors + i);
+            if (native) PC_NAME(block_product)(1, 1, rows, a_stride, b + j * b_rows, depth, to, c_stride, factors + i);
+            else PC_NAME(block_product)(0, 1, rows, a_stride, b + j * b_rows, depth, to, c_stride, factors + i);
         }
+}
+
+/* Where row `row` of a matrix of `rows` rows has its column `column`, a multiple of W. */
+PC_INLINE float *PC_NAME(in_panels)(float *matrix, int64_t rows, int64_t row, int64_t column) {
+    return matrix + column / PC_BLOCK_COLUMNS * PC_BLOCK_COLUMNS * rows + row * PC_BLOCK_COLUMNS +
+           column % PC_BLOCK_COLUMNS;
 }
 
 /* Rows become columns: log2(W) times, each vector of the lower half is interleaved with its partner above. */
@@ -113,7 +121,7 @@ PC_INLINE vf PC_NAME(load_some)(const int dtype, const int native, const char *p
 }
 
 PC_INLINE void PC_NAME(gather_keys)(const int dtype, const int native, const pc_job *job, int32_t head,
-                                    const PC_NAME(cells) *tile, float *keys) {
+                                    const PC_NAME(cells) *tile, float *keys, int64_t k_width) {
     const char *k = job->k.data + head * job->k.head;
     const int step = native ? 2 * W : W;
     const int32_t columns = (tile->n + PC_BLOCK_COLUMNS - 1) / PC_BLOCK_COLUMNS * PC_BLOCK_COLUMNS;
@@ -127,7 +135,8 @@ PC_INLINE void PC_NAME(gather_keys)(const int dtype, const int native, const pc_
                     x[i] *= job->k.scales[tile->k_scale[t + i] + head * job->k.scale_head];
             }
             PC_NAME(transpose)(x);
-            PC_EACH (i, W) v_store(keys + (int64_t)(d / (step / W) + i) * PC_TILE + t, x[i]);
+            float *to = PC_NAME(in_panels)(keys, k_width, d / (step / W), t);
+            PC_EACH (i, W) v_store(to + i * PC_BLOCK_COLUMNS, x[i]);
         }
 }
 
@@ -145,7 +154,7 @@ PC_INLINE void PC_NAME(gather_values)(const int dtype, const int native, const p
                 const __m512i one = (__m512i)PC_NAME(load_some)(dtype, 1, v + tile->v[t] + (int64_t)d * 2, left);
                 const __m512i two = (__m512i)PC_NAME(load_some)(dtype, 1, v + tile->v[t + 1] + (int64_t)d * 2,
                                                                 t + 1 < tile->n ? left : 0);
-                float *to = values + t / 2 * v_width + d;
+                float *to = PC_NAME(in_panels)(values, PC_TILE, t / 2, d);
                 _mm512_storeu_si512(to, _mm512_permutex2var_epi16(one, low, two));
                 _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(one, high, two));
             }
@@ -158,18 +167,19 @@ PC_INLINE void PC_NAME(gather_values)(const int dtype, const int native, const p
             const int32_t left = job->v.width - d;
             vf x =
                 left > 0 ? PC_NAME(load_some)(dtype, 0, v + tile->v[t] + (int64_t)d * PC_SIZE(dtype), left) : v_zero();
-            v_store(values + t * v_width + d, dtype >= PC_I8 ? x * scale : x);
+            v_store(PC_NAME(in_panels)(values, PC_TILE, t, d), dtype >= PC_I8 ? x * scale : x);
         }
     }
 }
 
-static int PC_NAME(all_finite)(int native, const float *values, int64_t n) {
+static int PC_NAME(all_finite)(int native, float *values, int64_t rows, int64_t v_width) {
     const int32_t mask = native ? 0x7f807f80 : 0x7f800000; /* exponents of numbers, or of both of a pair */
     vi wrong = v_ints(0);
-    for (int64_t i = 0; i < n; i += W) {
-        const vi bits = (vi)v_load(values + i) & mask;
-        wrong |= native ? ((bits & 0x7f80) == 0x7f80) | ((bits & 0x7f800000) == 0x7f800000) : bits == mask;
-    }
+    for (int64_t d = 0; d < v_width; d += W)
+        for (int64_t t = 0; t < rows; t++) {
+            const vi bits = (vi)v_load(PC_NAME(in_panels)(values, PC_TILE, t, d)) & mask;
+            wrong |= native ? ((bits & 0x7f80) == 0x7f80) | ((bits & 0x7f800000) == 0x7f800000) : bits == mask;
+        }
     return !v_any(wrong);
 }
 
@@ -195,9 +205,9 @@ static void PC_NAME(sums_seen)(const pc_job *job, const pc_item *item, int32_t h
 
 #undef PC_GATHER
 #define PC_GATHER(format, dtype, native)                                                                               \
-    static __attribute__((noinline)) void PC_NAME(keys_##format)(const pc_job *job, int32_t head,                      \
-                                                                 const PC_NAME(cells) *tile, float *keys) {            \
-        PC_NAME(gather_keys)(dtype, native, job, head, tile, keys);                                                    \
+    static __attribute__((noinline)) void PC_NAME(keys_##format)(                                                      \
+        const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *keys, int64_t k_width) {                   \
+        PC_NAME(gather_keys)(dtype, native, job, head, tile, keys, k_width);                                           \
     }                                                                                                                  \
     static __attribute__((noinline)) void PC_NAME(values_##format)(                                                    \
         const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *values, int64_t v_width) {                 \
@@ -213,7 +223,7 @@ PC_GATHER(native, PC_BF16, 1)
 #endif
 
 static const struct {
-    void (*keys)(const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *keys);
+    void (*keys)(const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *keys, int64_t k_width);
     void (*values)(const pc_job *job, int32_t head, const PC_NAME(cells) *tile, float *values, int64_t v_width);
 } PC_NAME(gather)[] = {
     {PC_NAME(keys_f32), PC_NAME(values_f32)},       {PC_NAME(keys_f16), PC_NAME(values_f16)},
@@ -261,8 +271,8 @@ static void PC_NAME(many)(const pc_job *job, const pc_item *item, void *scratch)
         const int64_t real = to < rows ? to : rows;
 
         PC_NAME(locate)(job, sequence, key, n, tile);
-        PC_NAME(gather)[format].keys(job, head, tile, keys);
-        PC_NAME(multiply)(native, q, k_width, keys, PC_TILE, from, to, n, depth, s, PC_TILE);
+        PC_NAME(gather)[format].keys(job, head, tile, keys, k_width);
+        PC_NAME(multiply)(native, q, k_width, keys, k_width, from, to, n, depth, s, PC_TILE);
         for (int64_t r = from; r < real; r++) {
             const pc_query *query = job->queries + item->first + r / group;
             const int mixed = !plain && PC_NAME(sees)(sequence, query, key, n) != PC_NAME(VISIBLE);
@@ -274,7 +284,7 @@ static void PC_NAME(many)(const pc_job *job, const pc_item *item, void *scratch)
             memset(s + r * PC_TILE, 0, PC_TILE * sizeof *s);
         }
         PC_NAME(gather)[format].values(job, head, tile, values, v_width);
-        if (!plain && !PC_NAME(all_finite)(native, values, (native ? (n + 1) / 2 : n) * v_width)) {
+        if (!plain && !PC_NAME(all_finite)(native, values, native ? (n + 1) / 2 : n, v_width)) {
             PC_NAME(sums_seen)(job, item, head, tile, from, real, s, acc, v_width, factors);
             continue;
         }
@@ -283,7 +293,7 @@ static void PC_NAME(many)(const pc_job *job, const pc_item *item, void *scratch)
             for (int64_t r = from; r < to; r++)
                 PC_NAME(round_weights)(s + r * PC_TILE, (uint16_t *)(s + r * PC_TILE), n);
 #endif
-        PC_NAME(multiply_add)(native, s, PC_TILE, values, v_width, from, to, (int32_t)v_width, native ? (n + 1) / 2 : n,
+        PC_NAME(multiply_add)(native, s, PC_TILE, values, PC_TILE, from, to, (int32_t)v_width, native ? (n + 1) / 2 : n,
                               acc, v_width, factors);
     }
     for (int64_t r = 0; r < rows; r++)
