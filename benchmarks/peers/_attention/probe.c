@@ -57,25 +57,32 @@ static void copy_share(job *j) {
 /* 12 independent chains hide the latency; the empty asm keeps the compiler from folding the loop. */
 #define CHAINS 12
 static void multiply_add(job *j) {
-    floats sum[CHAINS] = {0}, a = (floats){0} + 0.999f, b = (floats){0} + 0.001f;
+    floats sum[CHAINS], a = (floats){0} + 0.999f, b = (floats){0} + 0.001f;
+#pragma GCC unroll 12
+    for (int k = 0; k < CHAINS; k++) sum[k] = (floats){0} + (k + 0.5f); /* equal or constant chains would be left out */
     for (int pass = 0; pass < j->passes; pass++) {
 #pragma GCC unroll 12
         for (int k = 0; k < CHAINS; k++) sum[k] = sum[k] * a + b;
         __asm__ volatile("" : "+m"(j->sink));
     }
-    for (int k = 0; k < CHAINS; k++) j->sink += (unsigned long long)sum[k][0];
+    floats all = {0};
+#pragma GCC unroll 12
+    for (int k = 0; k < CHAINS; k++) all += sum[k]; /* unrolled, or the sums would live in memory */
+    j->sink += (unsigned long long)all[0];
 }
 
 #ifdef __AVX512BF16__
 static void multiply_add_bf16(job *j) {
     __m512 sum[CHAINS];
     const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3c00), b = (__m512bh)_mm512_set1_epi16(0x3c01);
-    for (int k = 0; k < CHAINS; k++) sum[k] = _mm512_setzero_ps();
+#pragma GCC unroll 12
+    for (int k = 0; k < CHAINS; k++) sum[k] = _mm512_set1_ps(k);
     for (int pass = 0; pass < j->passes; pass++) {
 #pragma GCC unroll 12
         for (int k = 0; k < CHAINS; k++) sum[k] = _mm512_dpbf16_ps(sum[k], a, b);
         __asm__ volatile("" : "+m"(j->sink));
     }
+#pragma GCC unroll 12
     for (int k = 0; k < CHAINS; k++) j->sink += (unsigned long long)_mm512_reduce_add_ps(sum[k]);
 }
 #endif
