@@ -90,9 +90,10 @@ class Backend(Protocol):
         lse counts the sink logit too, so that parts of which one had it merge rightly. No visible
         key: 0 and -inf (with sink logits: 0 and the logit).
 
-        ``sink_logits``, ``alibi_slopes``: float [q_heads]. ``mask``: uint8, the bits [q_len, q_len] of
-        each sequence, row after row (query, new token), lowest bit first, filled up to whole bytes;
-        those of sequence s are ``mask[mask_indptr[s]:mask_indptr[s + 1]]``, int64 [n + 1]. An empty
+        ``scale``, ``softcap``, 1 / ``softcap``, ``scale / softcap`` and the numbers of ``sink_logits`` (or
+        -inf) and ``alibi_slopes``, float [q_heads], are at most 1e28 in size. ``mask``: uint8, the bits
+        [q_len, q_len] of each sequence, row after row (query, new token), lowest bit first, filled up to
+        whole bytes; those of sequence s are ``mask[mask_indptr[s]:mask_indptr[s + 1]]``, int64 [n + 1]. An empty
         span means causal. Older tokens are visible to all. A variant that capabilities leave out,
         and a `precision` that the backend lacks, raise UnsupportedByBackend."""
 

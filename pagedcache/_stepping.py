@@ -136,8 +136,7 @@ class Stepping(Residency):
                 return at_once(self.storage, layer, q, k, v, step, scale=scale, out=out, lse=lse, **variants)
             if check := getattr(backend, "check_attend", None):  # a ChecksAttend
                 check(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
-            group = self.spec.locate(layer)[0]
-            backend.write(self.storage, layer, k, v, (step.groups[group] if group else step).slots)
+            backend.write(self.storage, layer, k, v, step.slots)
             return backend.attend(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
 
     def _refuse_attend(self) -> None:

@@ -102,11 +102,8 @@ cdef class Layer:
 cdef class Plan:
     cdef pc_plan c
     cdef tuple arrays                   # tables that the plan points into
-    cdef void *step                     # only to compare with: a copy of a step's attributes has its memo too
     cdef int32_t block_size, num_blocks, kv_heads, q_group      # what it was made for
     cdef int64_t window, sink_tokens    # tokens; INT32_MAX: no window
     cdef object slots                   # of the new tokens, once they were checked; int64 [tokens]
 
-    cdef bint c_fits(
-        self, Layer layer, step, int64_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens
-    ) noexcept
+    cdef bint c_fits(self, Layer layer, int64_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens) noexcept

@@ -11,6 +11,8 @@ import os
 
 import numpy as np
 
+from pagedcache.core import Step
+
 cimport numpy as cnp
 
 cnp.import_array()
@@ -113,11 +115,9 @@ cdef class Plan:
     def __dealloc__(self):
         pc_plan_free(&self.c)
 
-    cdef bint c_fits(
-        self, Layer layer, step, int64_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens
-    ) noexcept:
+    cdef bint c_fits(self, Layer layer, int64_t tokens, int32_t q_group, int64_t window, int64_t sink_tokens) noexcept:
         return (
-            self.step == <void *>step and self.c.num_tokens == tokens and self.q_group == q_group
+            self.c.num_tokens == tokens and self.q_group == q_group
             and self.kv_heads == layer.kv_heads and self.block_size == layer.block_size
             and self.num_blocks == layer.num_blocks and self.window == window and self.sink_tokens == sink_tokens
         )
@@ -125,13 +125,14 @@ cdef class Plan:
     @staticmethod
     def of(Layer layer, step, group, int32_t tokens, int32_t q_group, window, sink_tokens, mask, mask_indptr):
         """The plan of an attend, from the step's memo if another layer has asked for it already."""
-        memo = getattr(step, "memo", None) if mask is None and mask_indptr is None else None
+        # Other StepLikes may be copies of a step with arrays of their own, and its memo.
+        memo = step.memo if type(step) is Step and mask is None and mask_indptr is None else None
         cdef int64_t width = INT32_MAX if window is None else min(window, INT32_MAX)
         # Layers of one group may look through different windows in turn.
         key = layer.key if window is None and sink_tokens == 0 else (*layer.key, window, sink_tokens)
         if memo is not None:
             found = memo.get(key)
-            if found is not None and (<Plan?>found).c_fits(layer, step, tokens, q_group, width, sink_tokens):
+            if found is not None and (<Plan?>found).c_fits(layer, tokens, q_group, width, sink_tokens):
                 return found
         plan = Plan.make(layer, step, group, tokens, q_group, width, sink_tokens, mask, mask_indptr)
         if memo is not None and plan is not None:
@@ -189,7 +190,7 @@ cdef class Plan:
         if shared is not None:
             given.shared, given.num_shared = <const int32_t *>cnp.PyArray_DATA(shared), len(shared)
         given.window, given.sink_tokens = window, sink_tokens
-        plan.arrays, plan.step = (tables, positions), <void *>step
+        plan.arrays = (tables, positions)
         plan.block_size, plan.num_blocks, plan.kv_heads = layer.block_size, layer.num_blocks, kv_heads
         plan.q_group, plan.window, plan.sink_tokens = q_group, window, sink_tokens
         with nogil:
@@ -292,16 +293,15 @@ def usual_attend(Layer layer, q, k, v, step, scale, out, lse, int32_t threads):
     cdef int kind, status = PC_OK
     cdef bint fine = True, stores = k is not None
     cdef double factor = layer.scale
-    if not is_usual(layer, q) or not (scale is None or (type(scale) is float and fabs(<double>scale) <= 1e38)):
+    if not is_usual(layer, q) or not (scale is None or (type(scale) is float and fabs(<double>scale) <= 1e28)):
         return None
     factor = factor if scale is None else scale
     shape[0], shape[1], shape[2] = cnp.PyArray_DIM(q, 0), cnp.PyArray_DIM(q, 1), layer.v.width
     if cnp.PyArray_DIM(q, 2) != layer.k.width or shape[1] == 0 or shape[1] % layer.kv_heads:
         return None
-    memo = getattr(step, "memo", None)
-    found = memo.get(layer.key) if type(memo) is dict else None
+    found = step.memo.get(layer.key) if type(step) is Step else None
     if not isinstance(found, Plan) or not (<Plan>found).c_fits(
-            layer, step, shape[0], <int32_t>(shape[1] // layer.kv_heads), INT32_MAX, 0):
+            layer, shape[0], <int32_t>(shape[1] // layer.kv_heads), INT32_MAX, 0):
         return None
     plan = found
     if stores:

@@ -14,6 +14,7 @@ __all__ = ["sequences", "shared_prefixes", "trees"]
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
+FARTHEST = 2**61  # position: differences do not overflow
 
 
 def sequences(
@@ -29,15 +30,18 @@ def sequences(
     if step.block_size != block_size:
         raise ValueError(f"the step has block_size {step.block_size}; the storage has {block_size}")
     own = step.groups[group] if group else step
-    tables, positions = _int32s("block_tables", own.block_tables, 2), indices("positions", step.positions)
-    indptr, kv_lens, pads = (_int32s(name, getattr(step, name)) for name in ("qo_indptr", "kv_lens", "kv_pads"))
-    starts = np.maximum(_int32s("kv_starts", own.kv_starts), pads)
+    tables, positions = _within_int32("block_tables", own.block_tables, 2), indices("positions", step.positions)
+    indptr, kv_lens, pads = (_within_int32(name, getattr(step, name)) for name in ("qo_indptr", "kv_lens", "kv_pads"))
+    starts = _within_int32("kv_starts", own.kv_starts)
     n = len(kv_lens)
-    if tables.shape[:1] != (n,) or starts.shape != (n,) or indptr.shape != (n + 1,):
+    if (len(tables), len(starts), len(pads), len(indptr)) != (n, n, n, n + 1):
         raise ValueError(
             f"the step's arrays do not agree on the number of sequences: block_tables {tables.shape}, "
-            f"kv_lens {kv_lens.shape}, kv_starts {starts.shape}, qo_indptr {indptr.shape}"
+            f"kv_lens {kv_lens.shape}, kv_starts {starts.shape}, kv_pads {pads.shape}, qo_indptr {indptr.shape}"
         )
+    starts = np.maximum(starts, pads)
+    if (far := positions[(positions < -FARTHEST) | (positions > FARTHEST)]).size:
+        raise ValueError(f"positions holds {far[0]}; it must be at most 2**61 and not less than -2**61")
     if indptr[0] != 0 or indptr[-1] != tokens or (indptr[1:] < indptr[:-1]).any() or positions.shape != (tokens,):
         raise ValueError(
             f"qo_indptr must rise from 0 to {tokens}, the number of queries, and positions have as many entries; "
@@ -63,7 +67,7 @@ def sequences(
     return found
 
 
-def _int32s(name: str, values: Any, ndim: int = 1) -> Int64:
+def _within_int32(name: str, values: Any, ndim: int = 1) -> Int64:
     array = indices(name, values, ndim)
     if (beyond := array[(array < -(2**31)) | (array >= 2**31)]).size:
         raise ValueError(f"{name} holds {beyond[0]}; it must fit into int32")
@@ -85,7 +89,10 @@ def _check_blocks(sights: list[Sight], block_size: int, num_blocks: int) -> None
 
 def trees(mask: Any, mask_indptr: Any, qo_indptr: Any) -> list[Bools | None]:
     """Return the mask of each sequence, bool [q_len, q_len], or None where it is causal."""
-    counts = np.diff(np.asarray(qo_indptr, np.int64)).tolist()
+    begins = _within_int32("qo_indptr", qo_indptr)
+    if (begins[1:] < begins[:-1]).any():
+        raise ValueError(f"qo_indptr must rise; it is {begins}")
+    counts = np.diff(begins).tolist()
     if mask is None and mask_indptr is None:
         return [None] * len(counts)
     if mask is None or mask_indptr is None:

@@ -13,7 +13,7 @@ from pagedcache.errors import UnsupportedByBackend
 __all__ = ["Rule", "chosen_precision", "make_rule"]
 
 Float32 = npt.NDArray[np.float32]
-MOST = 1e38  # of numbers that are computed with in float32, so that their products with small ones are finite too
+MOST = 1e28  # of factors and slopes: their products with positions, too, are finite in float32
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ def make_rule(
         raise ValueError(f"scale is {factor}; it must be at most {MOST:g} and not less than {-MOST:g}")
     if softcap is not None and not (1 / MOST <= softcap <= MOST and abs(factor) / softcap <= MOST):
         raise ValueError(
-            f"softcap is {softcap}; it must be above 0 and, like scale / softcap, at most {MOST:g}, or None for no cap"
+            f"softcap is {softcap}; it must be {1 / MOST:g} to {MOST:g} and scale / softcap at most as much, "
+            "or None for no cap"
         )
     return Rule(
         factor,
@@ -89,7 +90,7 @@ def _tokens(name: str, value: Any, least: int, hint: str) -> int:
 
 
 def _per_head(name: str, values: Any, q_heads: int, or_else: str = "") -> Float32:
-    """Return one finite float32 per query head; " or -inf" allows that too."""
+    """Return one float32 of at most MOST per query head; " or -inf" allows that too."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} is {array.dtype}; it must be of floats")

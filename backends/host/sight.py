@@ -33,7 +33,7 @@ Bools = npt.NDArray[np.bool_]
 class Sight:
     """Queries over one block table, and the keys among [begin, end) that each of them sees."""
 
-    table: npt.NDArray[np.int32]  # [width], block of each logical block
+    table: Int64  # [width], block of each logical block
     pad: int  # coordinate of position 0
     start: int  # first coordinate that is held, after the sinks
     new: int  # coordinate of the first new token

@@ -30,12 +30,12 @@ class LayerReader:
         self._offsets = np.arange(self._block_size)
         self._heads = np.arange(self.kv_heads)[:, None] * self._block_size
 
-    def rows(self, table: npt.NDArray[np.int32], spans: list[tuple[int, int]]) -> Int64:
+    def rows(self, table: npt.NDArray[np.int64], spans: list[tuple[int, int]]) -> Int64:
         """Return where the tokens of some spans of a sequence are: [tokens], or [heads, tokens] by head."""
         rows = np.concatenate([np.arange(0), *(self._rows_of_span(table, first, last) for first, last in spans)])
         return rows + self._heads if self._by_head else rows
 
-    def _rows_of_span(self, table: npt.NDArray[np.int32], start: int, stop: int) -> Int64:
+    def _rows_of_span(self, table: npt.NDArray[np.int64], start: int, stop: int) -> Int64:
         first = start // self._block_size
         blocks = table[first : (stop - 1) // self._block_size + 1].astype(np.int64)
         blocks *= self._block_size * (self.kv_heads if self._by_head else 1)

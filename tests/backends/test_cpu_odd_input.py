@@ -1,5 +1,7 @@
 """Odd input to the cpu backend: it computes what the oracle computes, whatever memory that is not seen holds."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -137,7 +139,7 @@ def test_scores_far_below_any_that_models_make(q_len):
     np.testing.assert_allclose(*both(spec, 7, fill, step, q), rtol=1e-5)
 
 
-@pytest.mark.parametrize("far", [0, 2**31 - 6, 2**31 + 7, 2**40, -(2**40)])
+@pytest.mark.parametrize("far", [0, 2**31 - 6, 2**31 + 7, 2**40, -(2**40), -(2**31) + 6, 2**61 - 3])
 def test_slopes_where_positions_are_large(far):
     """Positions of new tokens may be the caller's own; those of the keys before them are places."""
     step = Step.from_arrays(
@@ -181,3 +183,18 @@ def test_layers_of_one_group_that_look_through_windows_in_turn():
         plans.append(sorted(map(id, step.memo.values())))
     assert len(plans[0]) == 3
     assert plans[1] == plans[0]
+
+
+def test_copies_of_a_step_with_lengths_of_their_own():
+    """Its memo comes along, and one copy may lie where another lay: nothing kept for one may serve the other."""
+    backend = CpuBackend(threads=1)
+    storage = backend.allocate(CacheSpec(1, 1, 4, block_size=4), 3)
+    storage.view(0)[1][1:] = np.arange(12, dtype=np.float32).reshape(3, 4, 1, 1)
+    step = Step.from_arrays(np.array([[1, 2, 3]], np.int32), [12], [0, 1], block_size=4)
+    names = [name for name in dir(step) if not name.startswith("_")]
+    for length in (12, 5, 8):
+        copy = SimpleNamespace(**{name: getattr(step, name) for name in names})
+        copy.kv_lens, copy.positions = np.array([length], np.int32), np.array([length - 1])
+        out = backend.attend(storage, 0, np.zeros((1, 1, 4), np.float32), copy)
+        np.testing.assert_allclose(out, (length - 1) / 2, rtol=1e-6)
+        del copy

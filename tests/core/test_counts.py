@@ -107,7 +107,7 @@ def test_blocks_run_consecutively_under_churn():
 @pytest.mark.thread_unsafe  # every thread's memory is counted
 @pytest.mark.parametrize("rows", [1, 64])
 def test_steps_reuse_their_buffers(make, rows):
-    """A decode step makes no Python object that grows with context; memory stays flat over thousands of steps."""
+    """A decode step makes no Python object that grows with context; memory stays flat over hundreds of steps."""
     table = make(num_blocks=rows * 40, block_size=16, max_sequences=rows)
     ids = table.admit([[n] * 9 for n in range(rows)]).ids
     feed(table, ids, [[n] * 9 for n in range(rows)])

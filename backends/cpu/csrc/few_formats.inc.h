@@ -1,7 +1,7 @@
 /* The loops of few.inc.h, made once for each format and number of rows. No include guard on purpose. */
 
-/* One function for each format and number of rows; one more for 4 rows, for all groups of rows but the
- * first, which has prefetched what is to come. */
+/* One function for each format and number of rows; one more for 4 rows, for later groups of as many:
+ * the first has prefetched what is to come. (Later ones of 1 to 3 rows do it again.) */
 #undef PC_NOT_AGAIN
 #define PC_NOT_AGAIN 5
 typedef struct PC_NAME(few_format) {

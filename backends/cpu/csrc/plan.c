@@ -13,15 +13,14 @@ enum {
     TILE_ROWS = 192 /* query rows of a tile: they, their sums and a tile of K/V stay in L2 */
 };
 
+#define FARTHEST (INT64_C(1) << 61) /* position: differences do not overflow */
+
 typedef struct range {
     int64_t begin, end;
 } range;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* A position that can be subtracted from another; none is as large. */
-static int64_t bounded(int64_t position) { return max64(min64(position, INT64_C(1) << 61), -(INT64_C(1) << 61)); }
 
 /* -- which keys each query sees ---------------------------------------------------------------- */
 
@@ -51,6 +50,8 @@ static int check_shapes(const pc_step *step) {
     const int64_t capacity = (int64_t)step->width * step->block_size;
     if (step->qo_indptr[0] != 0 || step->qo_indptr[step->num_sequences] != step->num_tokens) return PC_INVALID;
     if ((step->mask == NULL) != (step->mask_indptr == NULL)) return PC_INVALID;
+    for (int32_t t = 0; t < step->num_tokens; t++)
+        if (step->positions[t] < -FARTHEST || step->positions[t] > FARTHEST) return PC_INVALID;
     for (int32_t s = 0; s < step->num_sequences; s++) {
         const int64_t count = (int64_t)step->qo_indptr[s + 1] - step->qo_indptr[s];
         if (count < 0 || step->kv_lens[s] < 0 || step->kv_lens[s] > capacity || step->kv_pads[s] < 0) return PC_INVALID;
@@ -84,7 +85,7 @@ static void look(pc_plan *plan, const pc_step *step, int32_t s, int64_t *seen) {
     plan->sequences[s] = (pc_sequence){step->block_tables + s * step->stride, irregular ? positions : NULL,
                                        (int32_t)pad, (int32_t)fresh};
     for (int64_t i = 0; i < count; i++) {
-        const int64_t place = fresh + i, position = bounded(positions[i]), last = by_bytes ? fresh : place + 1;
+        const int64_t place = fresh + i, position = positions[i], last = by_bytes ? fresh : place + 1;
         const int64_t near = window < INT32_MAX ? pad + position - window + 1 : 0;
         const int64_t cut = max64(min64(last, length), 0), sink_end = min64(pad + min64(sinks, length), cut);
         int64_t begin = max64(start, near);
@@ -211,7 +212,8 @@ static int shares(const pc_step *step, int32_t one, int32_t other, int64_t block
            !memcmp(step->block_tables + one * step->stride, step->block_tables + other * step->stride, blocks * 4);
 }
 
-/* Number of leading keys that sequence s shares with its neighbours; *first and *count are those. */
+/* Fills, of each sequence, the leading keys that it shares with neighbours (0: none are worth it) and the first of
+ * these, or -1; and the number of them, at the first. PC_INVALID where they are not there, or named twice. */
 static int mark_prefixes(const pc_step *step, int32_t *prefix, int32_t *leader, int32_t *members) {
     for (int32_t s = 0; s < step->num_sequences; s++) prefix[s] = 0, leader[s] = -1, members[s] = 0;
     for (int32_t g = 0; g < step->num_shared; g++) {

@@ -30,7 +30,7 @@ static void PC_NAME(shape)(const pc_job *job, const pc_sequence *sequence, const
         if (rule->cap != 0) x = v_tanh(x) * rule->cap;
         if (rule->slopes) {
             const int64_t base = key + j - sequence->pad - query->position;
-            vf distance = base == (int32_t)base
+            vf distance = INT32_MIN <= base && base <= INT32_MAX - W
                               ? __builtin_convertvector(v_count() + (int32_t)base, vf)
                               : v_set((float)base); /* where floats lie further apart than these keys */
             if (sequence->positions)

@@ -68,7 +68,8 @@ void pc_store(const pc_kernels *kernels, const pc_plane *plane, const pc_rows *s
     const int64_t token = (int64_t)src->heads * plane->width * (size_of(plane->dtype) + size_of(src->dtype));
     stored s = {kernels, plane, src, slots, n, TASK_BYTES / (token > 0 ? token : 1) + 1, block_size};
     const int32_t tasks = (int32_t)((n + s.per_task - 1) / s.per_task);
-    pc_run(pc_worth(threads, (double)n * token, plane->scales ? 8.0 * n * token : 0), tasks, NULL, store_tokens, &s);
+    pc_run(pc_worth(threads, (double)n * token, plane->scales ? 8.0 * n * token : 0, PC_WAKING), tasks, NULL,
+           store_tokens, &s);
 }
 
 /* -- pieces as they are ----------------------------------------------------------------------------------- */
@@ -92,5 +93,5 @@ void pc_copy(const char *src, int64_t src_stride, const int64_t *from, char *dst
              int64_t bytes, int64_t n, int32_t threads) {
     copied c = {src, dst, from, to, src_stride, dst_stride, bytes, n, TASK_BYTES / (bytes > 0 ? bytes : 1) + 1};
     const int32_t tasks = (int32_t)((n + c.per_task - 1) / c.per_task);
-    pc_run(pc_worth(threads, 2.0 * n * bytes, 0), tasks, NULL, copy_pieces, &c);
+    pc_run(pc_worth(threads, 2.0 * n * bytes, 0, PC_WAKING), tasks, NULL, copy_pieces, &c);
 }

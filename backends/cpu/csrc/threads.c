@@ -8,10 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-enum {
-    AWAKE_NS = 50000, /* waking a thread costs that much; longer would take a core from the BLAS between steps */
-    SUCCESSION_NS = 20000
-};
+enum { AWAKE_NS = 50000 }; /* waking a thread costs that much; longer would take a core from the BLAS between steps */
 
 typedef struct share { /* [from, to) of the tasks, in one word, so that both ends can be taken from */
     _Alignas(64) _Atomic uint64_t range;
@@ -28,8 +25,7 @@ static struct {
     _Atomic uint32_t run;   /* its number */
     _Atomic int32_t active; /* workers that have joined and are not done */
     _Atomic int32_t asleep, awake;
-    _Atomic int taken;     /* whether some caller has the team */
-    _Atomic int64_t ended; /* the time of the last run's end, also of one by the caller alone */
+    _Atomic int taken; /* whether some caller has the team */
     share shares[PC_MOST_THREADS];
 } team = {.lock = PTHREAD_MUTEX_INITIALIZER, .called = PTHREAD_COND_INITIALIZER};
 
@@ -63,7 +59,7 @@ static void restore_floats(uint64_t before) {
 #endif
 }
 
-static int64_t now_ns(void) {
+int64_t pc_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
@@ -88,7 +84,7 @@ static void work(int32_t thread, int32_t threads, pc_task task, void *context) {
 }
 
 static void wait_for_run(uint32_t seen) {
-    const int64_t until = now_ns() + AWAKE_NS;
+    const int64_t until = pc_now_ns() + AWAKE_NS;
     atomic_fetch_add(&team.awake, 1);
     do
         for (int i = 0; i < 32; i++) {
@@ -98,7 +94,7 @@ static void wait_for_run(uint32_t seen) {
             }
             pause_a_moment();
         }
-    while (now_ns() < until);
+    while (pc_now_ns() < until);
     atomic_fetch_sub(&team.awake, 1);
     pthread_mutex_lock(&team.lock);
     atomic_fetch_add(&team.asleep, 1);
@@ -204,12 +200,7 @@ static void run(int32_t threads, int32_t tasks, const float *costs, pc_task task
 void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, void *context) {
     const uint64_t before = standard_floats();
     run(threads, tasks, costs, task, context);
-    atomic_store_explicit(&team.ended, now_ns(), memory_order_relaxed);
     restore_floats(before);
 }
 
 int pc_team_is_awake(void) { return atomic_load_explicit(&team.awake, memory_order_relaxed) > 0; }
-
-int pc_runs_follow_each_other(void) {
-    return now_ns() - atomic_load_explicit(&team.ended, memory_order_relaxed) < SUCCESSION_NS;
-}

@@ -14,7 +14,6 @@ void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, vo
 /* Whether the team waits for work awake: it goes to sleep some 50 us after a run. */
 int pc_team_is_awake(void);
 
-/* Whether the last run ended a moment ago, so that a team that is woken up now will be awake in the next one. */
-int pc_runs_follow_each_other(void);
+int64_t pc_now_ns(void); /* of a clock that only rises */
 
 enum { PC_MOST_THREADS = 256 };

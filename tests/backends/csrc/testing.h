@@ -3,7 +3,7 @@
  * numbers.c  what stored numbers mean, one by one, and whether a table's conversions agree
  * model.c    attention in float64, written as its definition reads
  * cases.c    pools, steps and queries at random, from a seed
- * kernels.c  runs the kernels on them and compares: the program's main */
+ * check.c    runs the kernels on them and compares: the program's main */
 #pragma once
 #include <stdio.h>
 
