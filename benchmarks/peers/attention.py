@@ -95,7 +95,8 @@ def measure(options):
         about = {
             "date": time.strftime("%Y-%m-%d"), "by": options.by, "threads": options.threads, "rounds": options.rounds,
             "backend": options.backend, "shrunk": options.shrink, "versions": versions | field.versions(),
-            "flops": [fp32, bf16], "machine": {"cpu": cpu(), "cpus": os.cpu_count(), "system": platform.platform()},
+            "flops": [fp32, bf16],
+            "machine": {"cpu": cpu(), "cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
         }  # fmt: skip
         about["missing"] = {name: why for name, why in field.missing.items() if name not in about["versions"]}
         entries = []
