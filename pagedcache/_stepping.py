@@ -63,7 +63,8 @@ class Stepping(Residency):
         step : Step
             The open step, from `extend`; or, to read only, a Step.from_arrays over this cache's storage.
         scale : float, optional
-            Factor on the scores; ``head_dim ** -0.5`` by default.
+            Factor on the scores; ``head_dim ** -0.5`` by default. It and the numbers of the variants below are
+            at most 1e28 in size, so that scores are finite in float32.
         sink_logits : float [q_heads], optional
             The softmax's denominator gets ``exp(sink_logits[head])`` more; -inf for none.
         softcap : float, optional

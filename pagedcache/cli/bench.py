@@ -9,10 +9,10 @@ from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
+from pagedcache.cli.loading import load
 from pagedcache.cli.options import backend_of, cache_options, run_options
 from pagedcache.cli.report import decode_summary
 from pagedcache.cli.screen import Screen
-from pagedcache.serving.models import find_model, load_model
 
 
 @click.group()
@@ -45,10 +45,7 @@ def bench_model(
     what shares of it attention and the cache's bookkeeping have. The rest is the model's own arithmetic, in NumPy.
     """
     screen = Screen(labels=[""], quiet=as_json, texts=False)
-    with screen.download() as progress:
-        path = find_model(model, progress=progress)
-    with screen.waiting("loading the model"):
-        runner, _ = load_model(path)
+    path, runner, _ = load(model, screen)
     spec = runner.cache_spec(dtype=dtype, block_size=block_size)
     with (
         threadpool_limits(threads, "blas"),

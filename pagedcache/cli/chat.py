@@ -11,11 +11,11 @@ from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
+from pagedcache.cli.loading import load
 from pagedcache.cli.options import backend_of, cache_options, run_options, sampling_options
 from pagedcache.cli.report import chat_summary, turn_note
 from pagedcache.cli.screen import Screen
 from pagedcache.errors import OutOfBlocks
-from pagedcache.serving.models import find_model, load_model
 
 _COMMANDS = "/reset, /stats and /quit"
 
@@ -53,10 +53,7 @@ def chat(
     /quit   end; so does the end of the input
     """
     screen = _screen(quiet)
-    with screen.download() as progress:
-        path = find_model(model, progress=progress)
-    with screen.waiting("loading the model"):
-        runner, tokenizer = load_model(path)
+    path, runner, tokenizer = load(model, screen)
     spec = runner.cache_spec(dtype=dtype, block_size=block_size)
     with (
         threadpool_limits(threads, "blas"),

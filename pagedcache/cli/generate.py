@@ -12,10 +12,10 @@ from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
+from pagedcache.cli.loading import load
 from pagedcache.cli.options import BEAM_BLOCK_SIZE, backend_of, cache_options, run_options, sampling_options
 from pagedcache.cli.report import summary
 from pagedcache.cli.screen import Screen
-from pagedcache.serving.models import find_model, load_model
 
 
 @click.command()
@@ -74,10 +74,7 @@ def generate(
         raise click.UsageError(f"--beam {beam} finds {beam} texts, and --n asks for {n}")
     texts = [sys.stdin.read() if prompt == "-" else prompt for prompt in prompts]
     screen = Screen(labels=_labels(texts, n), quiet=quiet or as_json, texts=not as_json)
-    with screen.download() as progress:
-        path = find_model(model, progress=progress)
-    with screen.waiting("loading the model"):
-        runner, tokenizer = load_model(path)
+    path, runner, tokenizer = load(model, screen)
     if chat is None:
         chat = tokenizer.can_chat
     roles = [("system", system)] if system is not None else []

@@ -158,7 +158,7 @@ def test_interrupt(command, model, monkeypatch):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pagedcache.cli.generate.load_model", interrupt)
+    monkeypatch.setattr("pagedcache.cli.loading.load_model", interrupt)
     assert generate(command, model, "x")[0] == 130
 
 

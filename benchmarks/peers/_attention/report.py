@@ -43,10 +43,12 @@ def markdown(about, entries, verdicts):
     """The whole report as Markdown."""
     figures = [Figures(entry, about["by"]) for entry in entries]
     machine = about["machine"]
+    counts = sorted({len(side["rounds_us"]) for entry in entries for side in entry["sides"].values()})
+    rounds = " or ".join(map(str, counts))
     parts = [
         "# Attention beside its peers",
         f"{machine['cpu']}, {about['threads']} threads, {about['date']}. {about['by'].capitalize()} of "
-        f"{about['rounds']} interleaved rounds. Ratios are a peer's time over ours: above 1, ours is faster. "
+        f"{rounds} interleaved rounds. Ratios are a peer's time over ours: above 1, ours is faster. "
         "GB/s count K and V once; the fraction is of the bandwidth read in the same round from the same memory.",
         "\n".join(f"- {version}" for version in about["versions"].values())
         + "".join(f"\n- not measured: {name} ({why})" for name, why in about["missing"].items()),
