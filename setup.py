@@ -81,7 +81,10 @@ setup(
     packages=find_packages(include=["pagedcache", "pagedcache.*"]),
     package_dir={"": "."},  # makes an editable install a plain path entry, which mypy, IDEs and cimports understand
     include_package_data=False,  # or the wheel would carry whatever the sdist does
-    package_data={"": ["*.pyi", "*.pxd", "*.h"], "pagedcache": ["py.typed"]},
+    package_data={
+        "": ["*.pyi", "*.pxd", "*.h", "kernels/*.cuh", "emulator/*.h", "emulator/*.cpp"],
+        "pagedcache": ["py.typed"],
+    },
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize_strictly(
         [extension(pyx) for place in SOURCES for pyx in sorted(Path(place).glob("*/*.pyx"))]

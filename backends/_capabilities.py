@@ -21,6 +21,7 @@ class Capabilities:
     variants: frozenset[str]  # of "window", "sink_tokens", "sink_logits", "softcap", "alibi", "mask", "mixed_groups"
     precisions: Mapping[str, str]  # storage type -> default `precision` of attend
     synchronous: bool  # work is done when a call returns, and fence() is 0
+    max_head_dim: int | None = None  # the largest size of a K or V head; None: any
     instruction_set: str | None = None  # which of its kernels run here, where there are several
 
     def require(self, spec: CacheSpec) -> None:
@@ -29,6 +30,8 @@ class Capabilities:
         if spec.block_size > self.max_block_size:
             lacking.append(f"block_size {spec.block_size} (has at most {self.max_block_size})")
         for group in spec.groups:
+            if self.max_head_dim is not None and (size := max(group.head_dim, group.v_head_dim)) > self.max_head_dim:
+                lacking.append(f"head size {size} (has at most {self.max_head_dim})")
             if group.dtype not in self.dtypes:
                 lacking.append(f"dtype {group.dtype!r} (has {_listed(self.dtypes)})")
             for size in {group.head_dim, group.v_head_dim} if self.head_dims is not None else ():

@@ -14,6 +14,8 @@ __all__ = ["get", "names"]
 GROUP = "pagedcache.backends"
 BUILT_IN = {  # found without an installed package too
     "cpu": "pagedcache.backends.cpu:CpuBackend",
+    "cuda": "pagedcache.backends.cuda:CudaBackend",
+    "cuda-emulated": "pagedcache.backends.cuda_emulated:CudaEmulatedBackend",
     "numpy": "pagedcache.backends.reference:NumpyBackend",
 }
 

@@ -68,6 +68,7 @@ def test_arrows_run_one_way(name):
         assert PART_OF.get(first, first) not in MAY_NOT.get(top, []), f"pagedcache.{name} imports pagedcache.{target}"
         if top == "backends" and rest and target.startswith("backends."):
             folder = target.split(".")[1]  # host is what several backends share, and imports none of them
-            assert folder in (rest[0], "host", "protocol") or folder.startswith("_") or len(rest) == 1, (
+            same = (rest[0], "cuda") if rest[0] == "cuda_emulated" else (rest[0],)  # which runs the other's kernels
+            assert folder in (*same, "host", "protocol") or folder.startswith("_") or len(rest) == 1, (
                 f"backend {rest[0]} imports backend {folder}"
             )

@@ -119,6 +119,17 @@ class HostStorage:
     def _changed(self) -> None:
         """Do nothing; a subclass that keeps addresses of ``_planes`` (none after close) renews them here."""
 
+    # What memory of another kind does in its own way.
+
+    def _new(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        return zeros(shape, dtype)
+
+    def _fitting(self, name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        return _fitting(name, array, shape, dtype)
+
+    def _address(self, array: Any) -> int:
+        return int(array.ctypes.data)
+
     def _lent(self, array: npt.NDArray[Any], writable: bool) -> npt.NDArray[Any]:
         loan = _Loan(array, writable)
         self._loans.add(loan)
@@ -141,7 +152,7 @@ class HostStorage:
         planes: list[Plane] = []
         try:
             for _ in range(self.spec.planes):
-                planes.append(tuple(zeros(shape, dtype) for _, shape, dtype in self._kinds()))
+                planes.append(tuple(self._new(shape, dtype) for _, shape, dtype in self._kinds()))
         except MemoryError as error:
             planes.clear()  # the traceback would keep them, and a caller could not try with less
             raise MemoryError(
@@ -161,13 +172,13 @@ class HostStorage:
                 raise ValueError(f"buffers[{number}] has {len(plane)} arrays; it must have {len(kinds)} ({names})")
             taken.append(
                 tuple(
-                    _fitting(f"{name} of buffers[{number}]", array, shape, dtype)
+                    self._fitting(f"{name} of buffers[{number}]", array, shape, dtype)
                     for array, (name, shape, dtype) in zip(plane, kinds, strict=True)
                 )
             )
-        arrays = sorted((array for plane in taken for array in plane), key=lambda array: int(array.ctypes.data))
+        arrays = sorted((array for plane in taken for array in plane), key=self._address)
         for before, after in pairwise(arrays):
-            if before.ctypes.data + before.nbytes > after.ctypes.data:
+            if self._address(before) + before.nbytes > self._address(after):
                 raise ValueError("two of the buffers overlap in memory; each K and V needs its own")
         for array in arrays:
             array[0] = 0  # the reserved block

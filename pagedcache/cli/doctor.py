@@ -69,6 +69,7 @@ def _backend(name: str) -> dict[str, Any]:
         "variants": sorted(has.variants),
         "precisions": dict(sorted(has.precisions.items())),
         "max_block_size": has.max_block_size,
+        "max_head_dim": has.max_head_dim,
         "head_dims": None if has.head_dims is None else sorted(has.head_dims),
         "threads": backend.threads if isinstance(backend, HasThreads) else None,
         "instruction_sets": _instruction_sets(backend),
@@ -121,7 +122,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             rows.append(("threads", str(backend["threads"])))
         rows.append(("dtypes", ", ".join(f"{t} ({backend['precisions'].get(t, '?')})" for t in backend["dtypes"])))
         rows.append(("variants", ", ".join(backend["variants"])))
-        sizes = "any" if backend["head_dims"] is None else ", ".join(map(str, backend["head_dims"]))
+        limit = "any" if backend["max_head_dim"] is None else f"up to {backend['max_head_dim']}"
+        sizes = limit if backend["head_dims"] is None else ", ".join(map(str, backend["head_dims"]))
         rows.append(("layouts", f"{', '.join(backend['layouts'])}; blocks of up to {backend['max_block_size']}"))
         rows.append(("head sizes", sizes))
     return rows

@@ -1,0 +1,53 @@
+// The results of the spans that a sequence's keys were cut into, made one.
+#pragma once
+
+// The partial results of a query row: those of its own spans, then those of a shared prefix.
+struct Parts {
+    const AttendParams &p;
+    const Merge &merge;
+    int head, own; // place of the row in its own tile
+    int shared, shared_tile;
+
+    PC_DEVICE Parts(const AttendParams &params, const Merge &m, int kv_head, int r)
+        : p(params), merge(m), head(kv_head), own(r) {
+        const int tile = m.shared_units * 16, row = m.shared_row + m.row + r;
+        shared_tile = tile ? row / tile : 0;
+        shared = tile ? row % tile : 0;
+    }
+    PC_DEVICE int count() const { return merge.count + merge.shared_count; }
+    PC_DEVICE i64 row(int i) const {
+        if (i < merge.count) return part_row(p, merge.part + i * merge.units, merge.units, head, own);
+        const int number = shared_tile * merge.shared_count + i - merge.count;
+        return part_row(p, merge.shared_part + number * merge.shared_units, merge.shared_units, head, shared);
+    }
+};
+
+PC_DEVICE void merge_rows(const AttendParams &p, const Merge &merge, int head) {
+    for (int i = pc_thread(); i < merge.units * 16 * p.v_head_dim; i += pc_threads()) {
+        const int r = i / p.v_head_dim, c = i % p.v_head_dim, row = merge.row + r;
+        if (row >= merge.rows) return;
+        const Parts parts(p, merge, head, r);
+        float most = -PC_INFINITY;
+        for (int s = 0; s < parts.count(); s++) most = pc_max(most, p.part_weight[2 * parts.row(s)]);
+        const float base = most == -PC_INFINITY ? 0 : most;
+        float sum = 0, x = 0;
+        for (int s = 0; s < parts.count(); s++) {
+            const i64 at = parts.row(s);
+            const float theirs = p.part_weight[2 * at + 1];
+            if (theirs == 0) continue; // no key of the span was seen
+            const float share = pc_exp2(p.part_weight[2 * at] - base);
+            sum += theirs * share;
+            x += p.part_out[at * p.v_head_dim + c] * share;
+        }
+        const Total total(most, sum, sink_of(p, row, head));
+        const i64 to = query_row(p, merge.token, row, head);
+        put_number(p.out, p.out_given, to * p.v_head_dim + c, x * total.share);
+        if (c == 0 && p.lse) p.lse[to] = total.lse;
+    }
+}
+
+PC_DEVICE void run_merge(const AttendParams &p) {
+    const int works = p.count[0] * p.kv_heads;
+    for (int work = pc_block(); work < works; work += pc_blocks())
+        merge_rows(p, p.merges[work / p.kv_heads], work % p.kv_heads);
+}

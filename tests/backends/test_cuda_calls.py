@@ -1,0 +1,238 @@
+"""What the kernels' backend promises besides the suite, shown on the emulator."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pagedcache.backends.cuda import _kernels
+from pagedcache.backends.cuda._workspace import Workspace, most_spans
+from pagedcache.backends.cuda_emulated import CudaEmulatedBackend
+from pagedcache.backends.cuda_emulated._compiler import compiler
+from pagedcache.errors import UnsupportedByBackend
+from pagedcache.spec import CacheSpec
+from pagedcache.testing.scenes import make_scene, make_step
+
+
+def has_compiler():
+    try:
+        return bool(compiler())
+    except UnsupportedByBackend:
+        return False
+
+
+pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+HALF = CacheSpec(1, 2, 64, dtype="float16")
+
+
+class Counting:
+    """Counts launches and allocations of a launcher, and keeps the addresses of arrays in structs."""
+
+    def __init__(self, launcher):
+        self.launcher, self.launched, self.made = launcher, [], 0
+
+    def __getattr__(self, name):
+        if name in ("empty", "upload"):
+            self.made += 1
+        return getattr(self.launcher, name)
+
+    def launch(self, kernel, grid, params):
+        self.launched.append((kernel.name, grid, params.tobytes()))
+        self.launcher.launch(kernel, grid, params)
+
+
+def backend_with(**options):
+    backend = CudaEmulatedBackend(**options)
+    backend._launcher = Counting(backend._launcher)
+    return backend
+
+
+@pytest.mark.parametrize("order", ["reverse", "random"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_the_order_of_threads_does_not_matter(order, dtype):
+    spec = CacheSpec(1, 2, 64, dtype=dtype, layout="HND")
+    lengths = [(1, 300), (3, 40), (70, 90)]
+    expected = make_scene(CudaEmulatedBackend(), spec, lengths, q_heads=8).attend()
+    found = make_scene(CudaEmulatedBackend(order, seed=5), spec, lengths, q_heads=8).attend()
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 3, 100])
+def test_the_size_of_the_gpu_does_not_matter(multiprocessors):
+    scene = make_scene(CudaEmulatedBackend(), HALF, [(1, 2100), (17, 90), (1, 5)], q_heads=4)
+    expected = scene.attend()[0]
+    scene.backend._launcher.multiprocessors = multiprocessors
+    np.testing.assert_array_equal(scene.attend()[0], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("q_len", [3, 40, 100])
+def test_values_that_are_not_finite_reach_only_queries_that_see_them(dtype, q_len):
+    scene = make_scene(CudaEmulatedBackend(), CacheSpec(1, 1, 64, dtype=dtype), [(q_len, 110)], q_heads=2)
+    expected = scene.attend()[0]
+    at = 110 - q_len + q_len // 2
+    for value in (np.inf, np.nan):
+        v = scene.values[0].copy()
+        v[at, 0, 7] = value
+        scene.backend.write(scene.storage, 0, scene.keys[0], v, scene.slots(0))
+        out = scene.attend()[0]
+        seen = slice(q_len // 2, None)
+        assert not np.isfinite(out[seen, :, 7]).any()
+        assert np.isfinite(out[: q_len // 2]).all()
+        np.testing.assert_allclose(np.delete(out, 7, axis=2), np.delete(expected, 7, axis=2), rtol=0, atol=2e-2)
+
+
+def test_a_workspace_stands_for_one_step_after_the_other():
+    lengths = [(1, 300), (1, 17), (1, 1500)]
+    scene = make_scene(backend_with(), HALF, lengths, q_heads=4)
+    workspace = scene.backend.workspace(scene.storage, 4, max_sequences=4, max_tokens=6, max_length=1600)
+    assert isinstance(workspace, Workspace)
+    structs = []
+    for order in ([0, 1, 2], [2], [1, 0]):
+        step = scene.step(order)
+        workspace.plan(step)
+        q = np.full((6, 4, 64), np.nan, np.float32)
+        q[: len(order)] = scene.q(order)
+        out, lse = np.full((6, 4, 64), 7, np.float32), np.full((6, 4), 7, np.float32)
+        counting = scene.backend._launcher
+        counting.launched.clear()
+        made = counting.made
+        scene.backend.attend(scene.storage, 0, q, workspace, out=out, lse=lse)
+        assert counting.made == made, "an attend over a workspace allocates nothing"
+        structs.append([(name, grid) for name, grid, _ in counting.launched])
+        expected, expected_lse = scene.attend(order)
+        np.testing.assert_array_equal(out[: len(order)], expected)
+        np.testing.assert_array_equal(lse[: len(order)], expected_lse)
+        assert (out[len(order) :] == 7).all() and (lse[len(order) :] == 7).all()
+    assert structs[0] == structs[1] == structs[2], "a graph replays the same launches"
+
+
+def test_a_workspace_stores_at_the_slots_of_its_step():
+    scene = make_scene(CudaEmulatedBackend(), HALF, [(2, 30), (1, 9)], q_heads=4)
+    expected = scene.attend()[0]
+    workspace = scene.backend.workspace(scene.storage, 4, max_sequences=2, max_tokens=5, max_length=40)
+    workspace.plan(scene.step())
+    k, v, q = (np.full((5, heads, 64), np.nan, np.float32) for heads in (2, 2, 4))
+    k[:3] = np.concatenate([scene.keys[0][-2:], scene.keys[1][-1:]])
+    v[:3] = np.concatenate([scene.values[0][-2:], scene.values[1][-1:]])
+    q[:3] = scene.q()
+    blank = np.zeros((3, 2, 64), np.float32)
+    scene.backend.write(scene.storage, 0, blank, blank, scene.step().slots)
+    before = scene.backend.read_blocks(scene.storage, [0])
+    out = scene.backend.write_and_attend(scene.storage, 0, q, k, v, workspace)
+    np.testing.assert_array_equal(out[:3], expected)
+    np.testing.assert_array_equal(scene.backend.read_blocks(scene.storage, [0]), before)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [([(1, 9)] * 3, "3 sequences"), ([(6, 9)], "6 new tokens"), ([(1, 41)], "41 tokens in its longest")],
+)
+def test_a_step_that_a_workspace_has_no_room_for(lengths, message):
+    scene = make_scene(CudaEmulatedBackend(), HALF, lengths, q_heads=4)
+    workspace = scene.backend.workspace(scene.storage, 4, max_sequences=2, max_tokens=5, max_length=40)
+    with pytest.raises(ValueError, match=message):
+        workspace.plan(scene.step())
+
+
+def test_what_a_workspace_was_not_made_for():
+    scene = make_scene(CudaEmulatedBackend(), HALF, [(1, 9)], q_heads=4)
+    workspace = scene.backend.workspace(scene.storage, 4, max_sequences=2, max_tokens=5, max_length=40)
+    q = np.zeros((5, 4, 64), np.float32)
+    with pytest.raises(ValueError, match="window 8"):
+        scene.backend.attend(scene.storage, 0, q, workspace, window=8)
+    with pytest.raises(ValueError, match="rows of q 4"):
+        scene.backend.attend(scene.storage, 0, q[:4], workspace)
+    with pytest.raises(ValueError, match="q_heads is 3"):
+        scene.backend.workspace(scene.storage, 3, max_sequences=2, max_tokens=5, max_length=40)
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        scene.backend.workspace(scene.storage, 4, max_sequences=2, max_tokens=0, max_length=40)
+
+
+@pytest.mark.parametrize(("dtype", "head_dim", "sinks"), [("float16", 64, 0), ("float32", 64, 0), ("float16", 200, 5)])
+def test_the_bounds_of_a_workspace_hold(dtype, head_dim, sinks):
+    spec = CacheSpec(1, 1, head_dim, dtype=dtype)
+    backend = CudaEmulatedBackend()
+    storage = backend.allocate(spec, 600)
+    rng = np.random.default_rng(0)
+    workspace = backend.workspace(
+        storage, 3, max_sequences=5, max_tokens=200, max_length=9000, sink_tokens=sinks, window=70 if sinks else None
+    )
+    for _ in range(60):
+        q_lens = rng.multinomial(rng.integers(1, 201), rng.dirichlet(np.full(5, 0.3)))
+        lengths = [(int(q), int(rng.integers(q, 9001))) for q in q_lens]
+        tables = [rng.integers(1, 601, -(-kv // 16)).tolist() for _, kv in lengths]
+        workspace.plan(make_step(tables, lengths, 16))  # what is too large for its place would be refused by NumPy
+
+
+def test_most_spans_is_what_the_plan_makes():
+    from pagedcache.backends.cuda._plan import span_length
+
+    for length in (1, 1000, 1024, 1025, 8192, 9000, 32768, 40_000):
+        span = span_length(length, 16, 1)
+        assert (length - 1) // span - 127 // span + 1 <= -(-length // span) + 1 <= most_spans(length)
+
+
+def test_eight_threads_make_the_first_call_at_once(monkeypatch, tmp_path):  # C11
+    monkeypatch.setenv("PAGEDCACHE_CACHE_DIR", str(tmp_path))
+    backend = CudaEmulatedBackend()
+    barrier = threading.Barrier(8)
+
+    def first(_):
+        barrier.wait()
+        return make_scene(backend, CacheSpec(1, 1, 16), [(1, 9)], q_heads=1).attend()[0].tobytes()
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(first, range(8)))
+    assert found == {make_scene(backend, CacheSpec(1, 1, 16), [(1, 9)], q_heads=1).attend()[0].tobytes()}
+
+
+def test_memo_serves_all_layers_of_a_step():
+    scene = make_scene(backend_with(), HALF, [(1, 30)], q_heads=4)
+    step = scene.step()
+    scene.backend.attend(scene.storage, 0, scene.q(), step)
+    made = scene.backend._launcher.made
+    scene.backend.attend(scene.storage, 0, scene.q(), step)
+    assert scene.backend._launcher.made == made
+
+
+def test_offsets_beyond_two_to_the_31():
+    """A pool of which only the pages that are used exist: int32 arithmetic anywhere would leave it."""
+    spec = CacheSpec(1, 8, 128, dtype="float16")
+    blocks = 2**31 // (16 * 8 * 128) * 3 // 2
+    backend = CudaEmulatedBackend()
+    try:
+        storage = backend.allocate(spec, blocks)
+    except MemoryError:
+        pytest.skip("the system does not reserve so much address space")
+    lengths = [(1, 40), (20, 30)]
+    scene = make_scene(backend, spec, lengths, q_heads=8)
+    tables = [[blocks, blocks // 2, blocks - 7], [3, blocks - 1]]
+    far = replace(scene, storage=storage, tables=tables)
+    for i in range(2):
+        backend.write(storage, 0, scene.keys[i], scene.values[i], far.slots(i))
+    np.testing.assert_array_equal(far.attend()[0], scene.attend()[0])
+    backend.copy_blocks(storage, [[blocks, 5]])
+    moved = replace(far, tables=[[5, *tables[0][1:]], tables[1]])
+    np.testing.assert_array_equal(moved.attend()[0], scene.attend()[0])
+
+
+def test_a_head_that_is_too_wide_is_refused_when_the_pool_is_made():
+    with pytest.raises(UnsupportedByBackend, match=r"head size 257 \(has at most 256"):
+        CudaEmulatedBackend().allocate(CacheSpec(1, 1, 257), 3)
+
+
+def test_every_storage_type_and_list_has_its_kernel():
+    names = {
+        kernel.name
+        for dtype in _kernels.STORED
+        for kernel in (
+            _kernels.few(dtype, 128, 128, aligned=True, full=False),
+            _kernels.few(dtype, 100, 128, aligned=True, full=True),
+            _kernels.store(dtype),
+        )
+    }
+    assert len(names) == 3 * len(_kernels.STORED)
