@@ -1,4 +1,4 @@
-"""Measure the bars of the allocator core and print a table: ``python benchmarks/bars.py``.
+"""Measure the bars of the allocator core, and of plans for GPUs, and print a table: ``python benchmarks/bars.py``.
 
 Times are medians of interleaved rounds in one process, so that a change of the machine's speed meets both sides of a
 ratio alike. Run it on a quiet machine; the exit status is 1 where a bar is missed.
@@ -16,6 +16,7 @@ from suites.baseline import PyBlockManager
 from suites.churn import Churn
 from suites.common import BLOCK_SIZE, prompts, running_table
 from suites.footprint import bytes_per_block
+from suites.gpu_plan import plan_of_step
 from suites.measuring import Clock, Row
 
 from pagedcache.core import BlockPool, SequenceTable
@@ -124,6 +125,16 @@ def batches(rounds):
         yield Row("  times pure Python", ratio, "x", 25, at_least=True)
 
 
+def gpu_plans(rounds):
+    """What a GPU's kernels are to do in a step, planned on the CPU."""
+    clock = Clock()
+    table, ids = running_table(256, 2048, room=16)
+    step = table.extend(ids, 1)
+    for _ in range(rounds):
+        clock.time("plan", lambda: plan_of_step(step))
+    yield Row("plan of 256 sequences at 2048 for a GPU", clock.median("plan") * 1e6, "us", 50)
+
+
 def space():
     yield Row("bookkeeping, per block (tokens apart)", bytes_per_block(), "bytes", 80)
     yield Row("mean run of ids, 90 % use, churn", Churn(publish=False).run(1500), "blocks", 3, at_least=True)
@@ -143,6 +154,7 @@ def main(argv=None):
         hashing(5 if quick else 200),
         events(2 if quick else 12),
         adversaries(2 if quick else 12),
+        gpu_plans(5 if quick else 500),
         space(),
     )
     for rows in measured:

@@ -1,0 +1,1 @@
+"""What one command measures on a GPU; see benchmarks/README.md."""
