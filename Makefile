@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install lint format test slow sanitize bench record bars peers attention dist ci clean
+.PHONY: help install lint format test slow cuda sanitize bench record bars peers attention dist ci clean
 
 help:     ## show this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -18,6 +18,9 @@ test:     ## the tests
 
 slow:     ## the tests that take minutes
 	pytest -m slow
+
+cuda:     ## the CUDA kernels without a GPU
+	pytest -m cuda_offline
 
 sanitize: ## the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	bash .ci/sanitize

@@ -27,15 +27,21 @@ def of_kernels(name: str) -> bool:
     return "csrc" in PurePosixPath(name).parts
 
 
+def of_emulator(name: str) -> bool:
+    """Whether this is C++ that users compile, when they run CUDA kernels on a CPU."""
+    return "emulator" in PurePosixPath(name).parts
+
+
 def check_wheel(names: list[str]) -> list[str]:
     """Return what is wrong with the wheel's list of files."""
-    wanted = [name for name in sources(".py", ".pyi", ".pxd", ".h") if not of_kernels(name)]
+    wanted = [name for name in sources(".py", ".pyi", ".pxd", ".h", ".cuh", ".cpp") if not of_kernels(name)]
     faults = [f"lacks {name}" for name in [*wanted, "pagedcache/py.typed"] if name not in names]
     for pyx in sources(".pyx"):
         stem = str(PurePosixPath(pyx).with_suffix(""))
         if not any(name.startswith(stem + ".") and name.endswith((".so", ".pyd")) for name in names):
             faults.append(f"lacks the extension module of {pyx}")
-    faults += [f"carries {name}" for name in names if name.endswith((".c", ".pyx", ".pyc", ".cpp")) or of_kernels(name)]
+    faults += [f"carries {name}" for name in names if name.endswith((".c", ".pyx", ".pyc")) or of_kernels(name)]
+    faults += [f"carries {name}" for name in names if name.endswith(".cpp") and not of_emulator(name)]
     tops = {name.partition("/")[0] for name in names}
     faults += [f"installs {top}" for top in sorted(tops) if top != "pagedcache" and not top.endswith(".dist-info")]
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
@@ -45,7 +51,13 @@ def check_wheel(names: list[str]) -> list[str]:
 
 def check_sdist(names: list[str]) -> list[str]:
     """Return what is wrong with the sdist's list of files (paths below its top folder)."""
-    wanted = [*sources(".py", ".pyi", ".pxd", ".pyx", ".h", ".c"), "setup.py", "pyproject.toml", "LICENSE", "README.md"]
+    wanted = [
+        *sources(".py", ".pyi", ".pxd", ".pyx", ".h", ".c", ".cuh", ".cpp"),
+        "setup.py",
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+    ]
     faults = [f"lacks {name}" for name in wanted if name not in names]
     faults += [f"carries {name}" for name in names if name.endswith((".so", ".pyc"))]
     faults += [f"carries {name}" for name in names if name.startswith(("build/", "backends/"))]
