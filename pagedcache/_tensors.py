@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pagedcache._dtypes import storage_dtype
 
-__all__ = ["as_array", "like", "readable"]
+__all__ = ["as_array", "like", "on_host", "readable"]
 
 
 def torch_of(value: Any) -> Any:
@@ -34,6 +34,11 @@ def readable(value: Any, stored: str = "") -> Any:
     if dtype != np.uint16 or stored == "bfloat16":
         return bits.view(dtype)
     return np.left_shift(bits, np.uint32(16), dtype=np.uint32).view(np.float32)
+
+
+def on_host(array: Any) -> NDArray[Any]:
+    """What an array holds, as one of the host's: itself, or a copy of CuPy's, which has to be asked for one."""
+    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def as_array(value: Any, name: str, stored: str = "") -> NDArray[Any]:

@@ -73,6 +73,25 @@ def test_ragged_steps_equal_float64(tiny):
     assert done == [5, 1, 21]
 
 
+class OnGpu:
+    """A cache whose results have to be asked for, as those of CuPy."""
+
+    def __init__(self, cache):
+        self.cache = cache
+
+    def attend(self, *arguments):
+        out = self.cache.attend(*arguments)
+        return type("Array", (), {"get": staticmethod(lambda: out)})()
+
+
+def test_a_cache_on_a_gpu(tiny):
+    model, _ = tiny
+    with cache_for(model, block_size=4) as cache:
+        step = cache.extend(cache.admit([range(9)]).ids, 9)
+        expected = model.forward(range(9), step, cache)
+        np.testing.assert_array_equal(model.forward(range(9), step, OnGpu(cache)), expected)
+
+
 def test_very_large_activations_do_not_warn(tiny_path, tmp_path):
     tensors = tiny_llama.weights()
     for layer in range(2):

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pagedcache._tensors import on_host
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models.gguf_file import GGUFFile
 from pagedcache.serving.models.llama_config import LlamaConfig
@@ -211,7 +212,7 @@ class LlamaModel:
         q = _rotate(layer.attn_q(h).reshape(len(x), c.heads, c.head_dim), turn)
         k = _rotate(layer.attn_k(h).reshape(len(x), c.kv_heads, c.head_dim), turn)
         v = layer.attn_v(h).reshape(len(x), c.kv_heads, c.v_head_dim)
-        seen = cache.attend(number, q, k, v, step)
+        seen = on_host(cache.attend(number, q, k, v, step))
         return layer.attn_output(seen.reshape(len(x), c.heads * c.v_head_dim))
 
     def _normalise(self, x: Float32, weight: Float32) -> Float32:
