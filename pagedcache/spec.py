@@ -44,7 +44,7 @@ class CacheSpec:
         Of the model; ``head_dim`` is the size of a K head.
     v_head_dim : int, optional
         Size of a V head; ``head_dim`` if not given.
-    dtype : {"float32", "float16", "bfloat16", "int8", "float8_e4m3"}
+    dtype : {"float32", "float16", "bfloat16", "int8", "float8_e4m3", "float8_e5m2"}
         What K and V are stored as. The 8-bit ones have a float32 scale per token and head.
     block_size : int
         Tokens per block, 1 to 1024.

@@ -175,6 +175,7 @@ def test_numbers_of_blocks_out_of_range(num_blocks):
         ("bfloat16", 9 * 144 * 2),
         ("int8", 9 * (144 + 8)),
         ("float8_e4m3", 9 * (144 + 8)),
+        ("float8_e5m2", 9 * 144),
     ],
 )
 def test_bytes(dtype, bytes_per_token):

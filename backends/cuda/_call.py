@@ -1,6 +1,7 @@
 """One call of write or attend: all of its arguments, checked before anything is launched."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,17 +14,19 @@ from pagedcache.backends.cuda._params import ATTEND, GIVEN, STORE
 from pagedcache.backends.cuda._schedule import ENDLESS, Schedule, make_schedule
 from pagedcache.backends.cuda._workspace import Workspace
 from pagedcache.backends.host.arguments import slots
-from pagedcache.backends.host.queries import dtype_of_out, shape_of_q
+from pagedcache.backends.host.queries import shape_of_q
 from pagedcache.backends.host.rule import Rule, chosen_precision, make_rule
 from pagedcache.backends.protocol import StepLike
 from pagedcache.core.step import Step
+from pagedcache.spec import CacheSpec
 
 __all__ = ["AttendCall", "WriteCall", "checked_attend", "checked_write", "precision_of"]
 
 FLOAT32 = np.dtype(np.float32)
 Struct: TypeAlias = "np.ndarray[Any, np.dtype[np.void]]"  # of no axes
 LOG2_E = np.float32(np.log2(np.e))
-RESIDENT = 8  # blocks for each multiprocessor at most; they go on to the next item when they have done one
+RESIDENT = 4  # blocks for each multiprocessor at most; each does every grid-th piece of work
+PAIR = 4  # bytes: kernels write two results of 16 bits at once
 SMALLEST = 1e-30  # a scale below counts as 0: its products with scores would not be normal numbers
 
 
@@ -91,11 +94,15 @@ class AttendCall:
 
     def run(self) -> Array:
         """Fill `out` and `lse`; where kernels cannot write there, by way of arrays where they can."""
+        with self.schedule.lock:  # one call at a time has the room for partial results
+            return self._run()
+
+    def _run(self) -> Array:
         launcher, params = self.launcher, self.params
         shape, q = self.out.shape, self.keep[0]
         plain = self.out
         given = GIVEN.get(launcher.bits(plain).dtype)
-        if given is None or not launcher.is_writable_by_kernels(plain, q):
+        if given is None or launcher.address(plain) % PAIR or not launcher.is_writable_by_kernels(plain, q):
             plain, given = launcher.empty(shape, FLOAT32), GIVEN[FLOAT32]
         lse = self.lse
         if lse is not None and not launcher.is_writable_by_kernels(lse, q):
@@ -138,21 +145,19 @@ def checked_attend(
             mask_indptr if mask_indptr is None else launcher.download(mask_indptr),
         )
     if isinstance(step, Workspace):
-        schedule = step.schedule_for(spec, storage.num_blocks, group, q_heads, tokens, rule, mask)
+        schedule = step.schedule_for(launcher, spec, storage.num_blocks, group, q_heads, tokens, rule, mask)
     else:
         schedule = _schedule(backend, launcher, storage, step, group, q_heads, tokens, rule, mask, mask_indptr)
     shape = (tokens, q_heads, spec.v_head_dim)
-    out = launcher.output("out", out, shape, (dtype_of_out(q, queries), FLOAT32))
+    out = launcher.output("out", out, shape, (launcher.dtype_of_out(q, queries), FLOAT32))
     lse = None if lse is None else launcher.output("lse", lse, shape[:2], (FLOAT32,))
 
-    params = np.zeros((), ATTEND)
-    Geometry.of(spec).fill(params)
+    params = _template(spec).copy()
     _point(launcher, params, zip(("k", "v", "k_scales", "v_scales"), planes, strict=False))
     for name, value in schedule.fields.items():
         params[name] = value
     params["q"], params["q_given"] = launcher.address(queries), GIVEN[queries.dtype]
     params["group"] = q_heads // spec.kv_heads
-    params["block_magic"], params["block_shift"] = division(spec.block_size)
     extras = _put_rule(launcher, params, rule)
     full = (
         rule.window is not None or rule.sink_tokens > 0 or rule.softcap is not None or rule.alibi_slopes is not None
@@ -167,14 +172,35 @@ def checked_attend(
     return AttendCall(launcher, schedule, kernels, params, (queries, *planes, *extras), out, lse)
 
 
+@cache
+def _template(spec: CacheSpec) -> Struct:
+    """Return the struct of attend with what a pool of this spec always has in it."""
+    params = np.zeros((), ATTEND)
+    Geometry.of(spec).fill(params)
+    params["block_magic"], params["block_shift"] = division(spec.block_size)
+    return params
+
+
 def _schedule(
     backend: str, launcher: Launcher, storage: Any, step: Any, group: int, q_heads: int, tokens: int, rule: Rule,
     mask: Any, mask_indptr: Any,
 ) -> Schedule:  # fmt: skip
     """Return the schedule of a step, made once for all layers that go by the same one."""
     # Other StepLikes may be copies of a step with arrays of their own, and its memo.
-    memo = step.memo if type(step) is Step and mask is None and mask_indptr is None else None
-    key = (backend, group, q_heads, tokens, rule.window, rule.sink_tokens, storage.num_blocks, storage.spec)
+    memo = step.memo if type(step) is Step else None
+    key: tuple[Any, ...] = (
+        backend,
+        launcher,
+        group,
+        q_heads,
+        tokens,
+        rule.window,
+        rule.sink_tokens,
+        storage.num_blocks,
+        storage.spec,
+    )
+    if memo is not None and (mask is not None or mask_indptr is not None):
+        key += tuple(None if each is None else np.asarray(each).tobytes() for each in (mask, mask_indptr))
     if memo is not None and key in memo:
         found: Schedule = memo[key]
         return found
@@ -199,7 +225,7 @@ def _put_rule(launcher: Launcher, params: Struct, rule: Rule) -> list[Array]:
     extras = []
     for name, values in (("sink_logits", rule.sink_logits), ("alibi_slopes", rule.alibi_slopes)):
         if values is not None:
-            extras.append(launcher.upload(values * LOG2_E))
+            extras.append(launcher.constant(values * LOG2_E))
             params[name] = launcher.address(extras[-1])
     return extras
 

@@ -18,6 +18,7 @@ from pagedcache.spec import CacheSpec
 __all__ = ["CupyLauncher"]
 
 OPTIONS = ("--std=c++17",)  # CuPy adds -default-device and -ftz=true, and NVRTC may refuse to be told twice
+MOST_CONSTANTS = 256
 MOST_STATIC = 48 << 10  # bytes of shared memory that need no asking for
 FLOATS = (np.float32, np.float16, np.uint16)  # uint16 is bfloat16
 
@@ -38,6 +39,7 @@ class CupyLauncher:
         self._device = self._cupy.cuda.Device()
         self._last: Any = None  # the stream of the last call
         self._event = self._cupy.cuda.Event(disable_timing=True)
+        self._constants: dict[bytes, Any] = {}  # small arrays, by their bytes
         self._lock = threading.Lock()  # between finding out the order and launching, no other thread may launch
         self.multiprocessors = int(self._device.attributes["MultiProcessorCount"])
 
@@ -52,7 +54,7 @@ class CupyLauncher:
         stream = self._cupy.cuda.get_current_stream()
         if stream == self._last or stream.is_capturing():
             return
-        if self._last is not None:
+        if self._last is not None and not self._last.is_capturing():  # a wait would become part of the capture
             self._last.record(self._event)
             stream.wait_event(self._event)
         self._last = stream
@@ -70,12 +72,17 @@ class CupyLauncher:
     def numbers(self, name: str, values: Any, storage_dtype: str) -> Any:
         """Return a caller's array on the GPU, compact; arrays of the host are copied there."""
         if not is_on_gpu(values):
+            self._refuse_capture(f"{name} is an array of the host")
             return self.upload(np.ascontiguousarray(formats.numbers(name, values, storage_dtype)))
         array = self._taken(name, values)
         is_bits = array.dtype == np.uint16 and not is_bfloat16(values)
         if array.dtype not in FLOATS or (is_bits and storage_dtype != "bfloat16"):
             raise TypeError(f"{name} is {array.dtype}; it must be float32, float16 or bfloat16")
-        with self._device:
+        if array.flags.c_contiguous:
+            return array
+        self._refuse_capture(f"{name} is not compact")
+        with self._lock, self._device:
+            self._order()
             return self._cupy.ascontiguousarray(array)
 
     def _taken(self, name: str, values: Any) -> Any:
@@ -93,13 +100,23 @@ class CupyLauncher:
     def refuse_infinite(self, name: str, array: Any) -> None:
         """Do nothing: to look would be to wait for the GPU."""
 
+    def _refuse_capture(self, why: str) -> None:
+        """Raise where a temporary array would be part of a graph: its memory goes to others before a replay."""
+        if self._cupy.cuda.get_current_stream().is_capturing():
+            raise ValueError(
+                f"{why}, and a graph is being captured: give compact arrays on the GPU, out= and a Workspace, and make "
+                "the same call once before"
+            )
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return memory of CuPy's pool."""
+        self._refuse_capture("the call needs memory")
         with self._device:
             return self._cupy.empty(shape, dtype)
 
     def upload(self, array: npt.NDArray[Any]) -> Any:
         """Return a copy on the GPU, by way of pinned memory."""
+        self._refuse_capture("the call copies to the GPU")
         with self._lock, self._device:
             self._order()  # CuPy may hand out memory that kernels on another stream are still reading
             return self._cupy.asarray(array)
@@ -111,6 +128,20 @@ class CupyLauncher:
         with self._lock, self._device:
             self._order()
             array[...] = staged
+
+    def constant(self, array: npt.NDArray[Any]) -> Any:
+        """Return a copy on the GPU, kept for the next call that gives the same numbers."""
+        key = array.tobytes()
+        if key not in self._constants:
+            if len(self._constants) >= MOST_CONSTANTS:
+                self._constants.clear()
+            self._constants[key] = self.upload(array)
+        return self._constants[key]
+
+    def dtype_of_out(self, given: Any, q: Any) -> np.dtype[Any]:
+        """Return q's own dtype; bfloat16 is uint16."""
+        dtype: np.dtype[Any] = q.dtype
+        return dtype
 
     def download(self, array: Any) -> npt.NDArray[Any]:
         """Return what an array holds; waits for it where it is on the GPU."""
@@ -185,7 +216,8 @@ class CupyLauncher:
         if is_on_gpu(parts):
             return self._taken(name, parts)
         if isinstance(parts, (list, tuple)) and any(map(is_on_gpu, parts)):
-            with self._device:
+            with self._lock, self._device:
+                self._order()
                 return self._cupy.stack([self._taken(name, part) for part in parts])
         return self.upload(formats.as_bits(np.asarray(parts)))
 

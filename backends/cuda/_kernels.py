@@ -14,8 +14,17 @@ __all__ = ["Kernel", "few", "many", "merge", "move", "source", "store"]
 FOLDER = Path(__file__).parent / "kernels"
 BEFORE = ("numbers",)
 AFTER = ("params", "storage", "product", "rows", "sight", "softmax", "results", "few", "many", "merge", "store", "move")
-STORED = {"float32": "float", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "float8_e4m3": "e4m3"}
-BYTES = {"float": 4, "f16": 2, "bf16": 2, "i8": 1, "e4m3": 1}
+STORED = {
+    "float32": "float",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "i8",
+    "float8_e4m3": "e4m3",
+    "float8_e5m2": "e5m2",
+}
+BYTES = {"float": 4, "f16": 2, "bf16": 2, "i8": 1, "e4m3": 1, "e5m2": 1}
+SCALED = ("i8", "e4m3")
+MOST_SHARED = 99 << 10  # bytes that a block may have on every GPU from compute capability 8.0 on
 HEAD_DIMS = (
     16,
     32,
@@ -51,45 +60,54 @@ def source(kernel: Kernel, primitives: str | None = None) -> str:
     return "\n".join([*texts.values(), '#line 1 "entry"', entry, ""])
 
 
+@cache
 def few(storage: str, head_dim: int, v_head_dim: int, *, aligned: bool, full: bool) -> Kernel:
-    """Return the kernel for up to 16 query rows; see few.cuh."""
+    """Return the kernel for up to 16 query rows; see few.cuh. It has as many warps as have room in shared memory."""
     kind, d, dv, exact = _specialised(storage, head_dim, v_head_dim, aligned)
-    k_bytes, v_bytes = 16 * _row_bytes(kind, d), 16 * _row_bytes(kind, dv)
-    stage = k_bytes + v_bytes + (2 * 16 * 4 if BYTES[kind] == 1 else 0)
-    warps = 2 if stage > 24 * 1024 else 4
-    rings = max(warps * (2 * stage + 16 * 16), warps * 16 * 3 * 4 + 16 * dv * 4)
-    shared = 16 * _row_bytes(_operand(kind), d) + 16 * 4 + rings
-    arguments = f"{kind}, {d}, {dv}, {exact}, {_bool(full)}"
-    name = _name("few", kind, d, dv, exact, full)
+    warps = next(count for count in (4, 2, 1) if _few_shared(kind, d, dv, count) <= MOST_SHARED)
     resident = 1 if max(d, dv) > 128 or kind == "float" else 3
+    arguments = f"{kind}, {d}, {dv}, {warps}, {exact}, {_bool(full)}"
+    name = _name("few", kind, d, dv, exact, full)
+    shared = _few_shared(kind, d, dv, warps)
     return Kernel(name, f"Few<{arguments}>::run(p)", "AttendParams", 32 * warps, shared, resident)
 
 
+def _few_shared(kind: str, d: int, dv: int, warps: int) -> int:
+    scales = 2 * 16 * 4 if kind in SCALED else 0
+    stage = 16 * (_row_bytes(kind, d) + _row_bytes(kind, dv)) + scales
+    rings = max(warps * (2 * stage + 16 * 16), warps * 16 * 3 * 4 + 16 * dv * 4)
+    return 16 * _row_bytes(_operand(kind), d) + 16 * 4 + rings
+
+
+@cache
 def many(storage: str, head_dim: int, v_head_dim: int, rows: int, *, aligned: bool, full: bool) -> Kernel:
     """Return the kernel for tiles of 64 or 128 query rows; see many.cuh. There is none for float32."""
     kind, d, dv, exact = _specialised(storage, head_dim, v_head_dim, aligned)
     wide = max(d, dv) > 96
     keys = 64 if rows == 64 and max(d, dv) <= 128 else 16 if rows == 128 and wide and (full or BYTES[kind] == 1) else 32
     queries = rows * _row_bytes(_operand(kind), d) + rows * 4
-    scales = 2 * keys * 4 if BYTES[kind] == 1 else 0
+    scales = 2 * keys * 4 if kind in SCALED else 0
     shared = queries + keys * (_row_bytes(kind, d) + _row_bytes(kind, dv)) + 2 * scales + 2 * keys * 16
     arguments = f"{kind}, {d}, {dv}, {rows // 64}, {keys}, {exact}, {_bool(full)}"
     name = _name(f"many{rows}", kind, d, dv, exact, full)
-    resident = 3 if rows == 64 and max(d, dv) <= 64 else 2
+    resident = 3 if rows == 64 and max(d, dv) <= 64 and kind != "e5m2" else 2  # its infinities take registers
     return Kernel(name, f"Many<{arguments}>::run(p)", "AttendParams", 128, shared, resident)
 
 
+@cache
 def merge() -> Kernel:
     """Return the kernel that merges the results of spans; see merge.cuh."""
     return Kernel("merge", "run_merge(p)", "AttendParams", 128)
 
 
+@cache
 def store(storage: str) -> Kernel:
     """Return the kernel that stores new tokens; see store.cuh."""
     kind = STORED[storage]
     return Kernel(f"store_{kind}", f"run_store<{kind}>(p)", "StoreParams", 128)
 
 
+@cache
 def move(unit: int) -> Kernel:
     """Return the kernel that moves bytes in units of 1, 4 or 16; see move.cuh."""
     kind = {1: "u8", 4: "u32", 16: "Vector"}[unit]

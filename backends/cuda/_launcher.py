@@ -53,6 +53,12 @@ class Launcher(Protocol):
     def fill(self, array: Array, values: npt.NDArray[Any]) -> None:
         """Copy compact bytes of the host into an array of the device, after earlier launches."""
 
+    def constant(self, array: npt.NDArray[Any]) -> Array:
+        """Return a copy on the device that nobody writes, the same one for equal small arrays."""
+
+    def dtype_of_out(self, given: Any, q: Array) -> np.dtype[Any]:
+        """Return what attend gives for a q as it came, and as `numbers` returned it."""
+
     def download(self, array: Any) -> npt.NDArray[Any]:
         """Return what an array holds, as one of the host's; it may be one already."""
 

@@ -4,11 +4,11 @@ The queries of a sequence are cut into tiles of rows, its keys into spans, and e
 
     rows: new tokens x query heads      kernel              tile    span
     up to 16, or float32 storage        few.cuh             16      128 to 1024 keys, by the sequence's length
-    up to 64                            many.cuh, 64 rows   64      2048 keys
-    more                                many.cuh, 128 rows  128     2048 keys; all of them from 1024 rows on
+    up to 64, or heads beyond 128       many.cuh, 64 rows   64      the same, but 256 at least
+    more                                many.cuh, 128 rows  128     2048, 8192 or all of them, by the number of rows
 
 Where tiles end and spans are cut depends on the sequence alone, so its result does not depend on the batch. Partial
-results of spans are merged afterwards. Items are sorted, long ones first, since blocks take them as they become free.
+results of spans are merged afterwards. Items are sorted, long ones first, so that short ones fill the gaps in the end.
 """
 
 cimport cython
@@ -20,7 +20,7 @@ import numpy as np
 
 cdef enum:
     NEVER = 1 << 30  # all keys of a span come before a query at this place
-    BUCKETS = 64     # of items sorted by length
+    BUCKETS = 256    # of items sorted by length
     FAR = 61         # positions and windows of 2 ** FAR and more: refused, and none
 
 ctypedef struct Item:  # as in kernels/params.cuh
@@ -92,15 +92,17 @@ def span_length(int kv_len, int tile, int rows):
     """Return how many keys an item of a sequence has at most; 0: all.
 
     >>> span_length(1000, 16, 4), span_length(100_000, 16, 4), span_length(5000, 128, 4096)
-    (128, 1024, 0)
+    (128, 1024, 8192)
     """
     return _span_length(kv_len, tile, rows)
 
 
 cdef int32_t _span_length(int32_t kv_len, int32_t tile, int32_t rows) noexcept nogil:
-    if tile > 16:
-        return 2048 if rows < 1024 else 0
-    return 128 if kv_len <= 1024 else 256 if kv_len <= 8192 else 512 if kv_len <= 32768 else 1024
+    if tile == 128:
+        return 2048 if rows < 4096 else 8192 if rows < 32768 else 0
+    if kv_len <= 1024:
+        return 128 if tile == 16 else 256
+    return 256 if kv_len <= 8192 else 512 if kv_len <= 32768 else 1024
 
 
 cdef Spans _spans(_Work work, int32_t pad, int32_t start, int32_t begin, int32_t end, int64_t first_position,
@@ -244,7 +246,8 @@ cdef _sorted(List items):
 
 
 cdef inline int _bucket(const Item* item) noexcept nogil:
-    return BUCKETS - 1 - min((item.end - item.begin) >> 6, BUCKETS - 1)
+    cdef int32_t keys = item.end - item.begin
+    return BUCKETS - 1 - (keys >> 6 if keys < 8192 else min(120 + (keys >> 10), BUCKETS - 1))
 
 
 @cython.final

@@ -1,6 +1,7 @@
 """A step as kernels go through it: the plan's lists and the step's arrays in one piece of device memory."""
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class Schedule:
     counts: dict[str, int | None]  # entries of each list; None: only the device knows
     lists: dict[str, tuple[int, int]]  # addresses of each list's count and of the list itself
     fields: dict[str, int]  # of the struct of attend, the same for all launches
+    lock: Any = field(default_factory=threading.Lock, compare=False)  # held while a call uses `partial`
 
 
 def make_schedule(
@@ -51,7 +53,7 @@ def make_schedule(
     if plan.plain and step.shared_prefixes is None:
         del pieces["positions"]  # the kernels know them
     begins, end = places({name: array.nbytes for name, array in pieces.items()})
-    rows = plan.parts * 16 * spec.kv_heads
+    rows = _roomy(plan.parts) * 16 * spec.kv_heads
     memory, partial = (
         launcher.upload(pack(pieces, begins, end)),
         launcher.empty((rows * (spec.v_head_dim + 2),), np.float32),
@@ -131,6 +133,16 @@ def places(sizes: dict[str, int]) -> tuple[dict[str, int], int]:
         begins[name] = end
         end += -(-size // 16) * 16
     return begins, end
+
+
+def _roomy(count: int) -> int:
+    """Return at least as many, in few enough steps that the room of one step of decoding serves the next ones too.
+
+    >>> [_roomy(count) for count in (0, 7, 1000, 1001, 1025)]
+    [0, 7, 1024, 1024, 1152]
+    """
+    unit = 1 << max(0, count.bit_length() - 4)
+    return -(-count // unit) * unit
 
 
 def _are_usual(step: Any, own: Any, spec: CacheSpec, tokens: int) -> bool:

@@ -37,8 +37,9 @@ class Workspace:
     Attributes
     ----------
     nbytes : int
-        Device memory taken: for each sequence about 1.3 kB and a table of 4 bytes a block, and for partial results
-        ``64 * kv_heads * (v_head_dim + 2)`` bytes for each span of 128 to 1024 keys of each sequence.
+        Device memory taken, most of it for partial results: ``64 * kv_heads * (v_head_dim + 2)`` bytes for each span
+        (of 128 to 1024 keys) of each sequence; four and eight times that for sequences that can have more than 16
+        and 64 query rows, which `max_tokens` bounds.
 
     Notes
     -----
@@ -70,8 +71,9 @@ class Workspace:
         partial = launcher.empty((rows * (spec.v_head_dim + 2),), np.float32)
         self.nbytes = self._size + 4 * rows * (spec.v_head_dim + 2)
         self.slots = memory[self._begins["slots"] :][: 8 * max_tokens].view(np.int64)
+        counts = {name: None if most[name] else 0 for name in LISTS}
         self._schedule = schedule_in(
-            launcher, memory, partial, self._begins, dict.fromkeys(LISTS), rows * spec.v_head_dim, self._width
+            launcher, memory, partial, self._begins, counts, rows * spec.v_head_dim, self._width
         )
 
     def plan(self, step: StepLike) -> None:
@@ -104,9 +106,12 @@ class Workspace:
         self._launcher.fill(self._schedule.memory, pack(pieces, self._begins, self._size))
 
     def schedule_for(
-        self, spec: CacheSpec, num_blocks: int, group: int, q_heads: int, tokens: int, rule: Rule, mask: Any
-    ) -> Schedule:
+        self, launcher: Launcher, spec: CacheSpec, num_blocks: int, group: int, q_heads: int, tokens: int, rule: Rule,
+        mask: Any,
+    ) -> Schedule:  # fmt: skip
         """Return the schedule for an attend, or raise where that is not what this was made for."""
+        if launcher is not self._launcher:
+            raise ValueError("the workspace is another backend's")
         asked = (spec, num_blocks, group, q_heads, tokens, rule.window, rule.sink_tokens)
         own = self._rule
         mine = (
@@ -127,12 +132,12 @@ class Workspace:
         spans = most_spans(self.max_length) + (most_spans(self._rule.sink_tokens) if self._rule.sink_tokens else 0)
         wide = self.max_length // 2048 + 2 + self._rule.sink_tokens // 2048 + 2
         tensor, narrow = spec.dtype != "float32", max(spec.head_dim, spec.v_head_dim) > 128
-        tiles = {
+        tiles = {  # only so many sequences can have more than 16 or 64 rows
             "few": n + (0 if tensor else rows // 16),
-            "many64": (n + (rows // 64 if narrow else 0)) * tensor,
-            "many128": (n + rows // 128) * tensor * (not narrow),
+            "many64": (min(n, rows // 17) + (rows // 64 if narrow else 0)) * tensor,
+            "many128": (min(n, rows // 65) + rows // 128) * tensor * (not narrow),
         }
-        items = {name: count * (spans if name == "few" else wide) for name, count in tiles.items()}
+        items = {name: count * (wide if name == "many128" else spans) for name, count in tiles.items()}
         parts = items["few"] + 4 * items["many64"] + 8 * items["many128"]
         return items | {"merges": sum(tiles.values())}, parts
 

@@ -60,6 +60,14 @@ class HostMemory:
         """Copy bytes."""
         array[...] = values
 
+    def constant(self, array: Array) -> Array:
+        """Return a copy."""
+        return array.copy()
+
+    def dtype_of_out(self, given: Any, q: Array) -> np.dtype[Any]:
+        """Return q's own dtype, float32 where NumPy has none."""
+        return dtype_of_out(given, q)
+
     def download(self, array: Any) -> Array:
         """Return the array itself."""
         return np.asarray(array)

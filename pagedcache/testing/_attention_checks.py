@@ -31,7 +31,7 @@ class AttentionChecks:
         scene_or_skip(backend, spec, lengths, q_heads=4).check()
 
     @pytest.mark.parametrize("layout", ["NHD", "HND"])
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3", "float8_e5m2"])
     def test_mixed_batch(self, backend: Backend, dtype: str, layout: str) -> None:  # W12, W33
         spec = CacheSpec(1, 3, 5, v_head_dim=4, dtype=dtype, layout=layout, block_size=4)
         scene_or_skip(backend, spec, MIXED, q_heads=6).check()
@@ -84,7 +84,7 @@ class AttentionChecks:
     def test_scale(self, backend: Backend, scale: float) -> None:
         scene_or_skip(backend, CacheSpec(1, 2, 8), MIXED, q_heads=4).check(scale=scale)
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3", "float8_e5m2"])
     @pytest.mark.parametrize("largest", [30.0, 300.0, 3000.0])
     def test_large_scores(self, backend: Backend, dtype: str, largest: float) -> None:
         spec = CacheSpec(1, 2, 64, dtype=dtype)

@@ -28,7 +28,7 @@ def shared_scene(backend: Backend, dtype: str = "float32", **options: Any) -> Sc
 class CascadeChecks:
     """Steps with `shared_prefixes`."""
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3", "float8_e5m2"])
     def test_shared_prefixes(self, backend: Backend, dtype: str) -> None:
         shared_scene(backend, dtype).check()
 

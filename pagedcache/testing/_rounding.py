@@ -21,6 +21,8 @@ def rounded(values: Float32, dtype: str) -> Float32:
     """
     if dtype == "float16":
         return values.astype(np.float16).astype(np.float32)
+    if dtype == "float8_e5m2":  # the upper byte of a float16, of which numbers beyond the largest become infinite
+        return _nearest_e5m2(values)
     if dtype == "bfloat16":  # the upper half of a float32; finite values only
         bits = values.view(np.uint32)
         return ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
@@ -40,6 +42,14 @@ def quantised(values: Float32, dtype: str) -> tuple[Float32, Float32]:
     scales = np.where(scales == 0, np.float32(1), scales)
     ratios: Float32 = np.clip(values / scales[..., None], -largest, largest).astype(np.float32)
     return (np.rint(ratios) if dtype == "int8" else _nearest_e4m3(ratios)), scales
+
+
+def _nearest_e5m2(values: Float32) -> Float32:
+    """Round the mantissa to 2 bits, or to multiples of 2**-16 where the exponent is too small, ties to even."""
+    _, exponent = np.frexp(values.astype(np.float64))
+    step = np.ldexp(1.0, np.maximum(exponent - 3, -16))
+    nearest = np.rint(values / step) * step
+    return np.where(np.abs(nearest) > 57344, np.copysign(np.inf, values), nearest).astype(np.float32)
 
 
 def _nearest_e4m3(values: Float32) -> Float32:

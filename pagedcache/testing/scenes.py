@@ -22,7 +22,8 @@ GARBAGE = np.array([-1, 2**31 - 1, 0, -(2**31), 7], np.int32)  # stands in table
 EXACT = 1e-6  # of the largest |v|
 # Error by rounding q, k or p to the storage type, per unit of the largest score
 UNITS = {"float32": 4 * 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": 2.0**-7, "float8_e4m3": 2.0**-4}
-NATIVE = {"float32": 1e-6, "float16": 5e-4, "bfloat16": 1e-2, "int8": 1e-2, "float8_e4m3": 2e-2}
+UNITS["float8_e5m2"] = UNITS["float16"]  # as which it is multiplied
+NATIVE = {"float32": 1e-6, "float16": 5e-4, "bfloat16": 1e-2, "int8": 1e-2, "float8_e4m3": 2e-2, "float8_e5m2": 5e-4}
 
 
 def make_step(

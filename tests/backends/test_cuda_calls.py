@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pagedcache.backends.cuda import _kernels
+from pagedcache.backends.cuda._params import ATTEND
 from pagedcache.backends.cuda._workspace import Workspace, most_spans
 from pagedcache.backends.cuda_emulated import CudaEmulatedBackend
 from pagedcache.backends.cuda_emulated._compiler import compiler
@@ -68,7 +69,7 @@ def test_the_size_of_the_gpu_does_not_matter(multiprocessors):
     np.testing.assert_array_equal(scene.attend()[0], expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2"])
 @pytest.mark.parametrize("q_len", [3, 40, 100])
 def test_values_that_are_not_finite_reach_only_queries_that_see_them(dtype, q_len):
     scene = make_scene(CudaEmulatedBackend(), CacheSpec(1, 1, 64, dtype=dtype), [(q_len, 110)], q_heads=2)
@@ -197,6 +198,93 @@ def test_memo_serves_all_layers_of_a_step():
     made = scene.backend._launcher.made
     scene.backend.attend(scene.storage, 0, scene.q(), step)
     assert scene.backend._launcher.made == made
+
+
+def test_an_out_that_is_not_aligned_to_pairs():
+    scene = make_scene(backend_with(), HALF, [(1, 30), (20, 40)], q_heads=4)
+    expected = scene.attend()[0].astype(np.float16)
+    room = np.full(1 + expected.size, 7, np.float16)
+    out = room[1:].reshape(expected.shape)
+    scene.backend._launcher.launched.clear()
+    scene.backend.attend(scene.storage, 0, scene.q().astype(np.float16), scene.step(), out=out)
+    np.testing.assert_allclose(out.astype(np.float32), expected.astype(np.float32), rtol=0, atol=2e-3)
+    structs = [np.frombuffer(raw, ATTEND)[0] for name, _, raw in scene.backend._launcher.launched if "f16" in name]
+    assert structs and all(int(struct["out"]) % 4 == 0 for struct in structs)
+    assert room[0] == 7
+
+
+def test_every_kernel_has_room_in_shared_memory():
+    for dtype in _kernels.STORED:
+        for head_dim in _kernels.HEAD_DIMS:
+            for v_head_dim in _kernels.HEAD_DIMS:
+                sizes = (dtype, head_dim, v_head_dim)
+                for full in (False, True):
+                    kernels = [_kernels.few(*sizes, aligned=True, full=full)]
+                    if dtype != "float32":
+                        tiles = (64, 128) if max(head_dim, v_head_dim) <= 128 else (64,)
+                        kernels += [_kernels.many(*sizes, rows, aligned=True, full=full) for rows in tiles]
+                    assert max(kernel.shared for kernel in kernels) <= 99 << 10, sizes  # of every GPU from 8.0 on
+
+
+def test_a_schedule_is_of_one_device():
+    scene = make_scene(CudaEmulatedBackend(), HALF, [(1, 30)], q_heads=4)
+    step = scene.step()
+    scene.backend.attend(scene.storage, 0, scene.q(), step)
+    other = backend_with()
+    other.attend(scene.storage, 0, scene.q(), step)
+    assert other._launcher.made > 1, "it made a schedule of its own"
+    workspace = scene.backend.workspace(scene.storage, 4, max_sequences=1, max_tokens=1, max_length=40)
+    with pytest.raises(ValueError, match="another backend's"):
+        other.attend(scene.storage, 0, scene.q(), workspace)
+
+
+def test_a_mask_is_planned_once_for_all_layers():
+    scene = make_scene(backend_with(), HALF, [(3, 30)], q_heads=4)
+    step = scene.step()
+    mask = np.array([0b100_010_001 & 0xFF, 1], np.uint8)
+    options = {"mask": mask, "mask_indptr": np.array([0, 2])}
+    first = scene.backend.attend(scene.storage, 0, scene.q(), step, **options)
+    made = scene.backend._launcher.made
+    np.testing.assert_array_equal(scene.backend.attend(scene.storage, 0, scene.q(), step, **options), first)
+    assert scene.backend._launcher.made == made
+    mask[:] = 0xFF, 1  # another mask in the same array
+    assert (scene.backend.attend(scene.storage, 0, scene.q(), step, **options) != first).any()
+
+
+def test_threads_that_share_a_step_share_no_partial_results():
+    backend = CudaEmulatedBackend()
+    scene = make_scene(backend, HALF, [(1, 900)], q_heads=4)
+    step = scene.step()
+    queries = [scene.q() * factor for factor in (1, 2, 3, 4)]
+    expected = [backend.attend(scene.storage, 0, q, scene.step()).tobytes() for q in queries]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            found = pool.map(lambda q: backend.attend(scene.storage, 0, q, step).tobytes(), queries)
+            assert list(found) == expected
+
+
+def test_a_workspace_for_decoding_keeps_no_room_for_prefill():
+    scene = make_scene(CudaEmulatedBackend(), HALF, [(1, 9)], q_heads=4)
+    few = scene.backend.workspace(scene.storage, 4, max_sequences=8, max_tokens=8, max_length=4096)
+    many = scene.backend.workspace(scene.storage, 4, max_sequences=8, max_tokens=512, max_length=4096)
+    spans, row = most_spans(4096), 64 * 2 * (64 + 2)  # bytes of a span's 16 rows
+    assert few.nbytes < 1.5 * 8 * spans * row < many.nbytes
+
+
+def test_e5m2_is_rounded_as_ml_dtypes_does():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    spec = CacheSpec(1, 1, 64, dtype="float8_e5m2")
+    storage = CudaEmulatedBackend().allocate(spec, 64)
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32).reshape(-1, 1, 64)
+    between = (every.view(np.uint32) + np.uint32(1 << 12)).view(np.float32)  # float16 does not have them
+    for values in (every, between):
+        CudaEmulatedBackend().write(storage, 0, values, values, np.arange(16, 16 + len(values)))
+        found = storage.planes[0][0].reshape(-1, 64)[16 : 16 + len(values)]
+        with np.errstate(all="ignore"):
+            expected = values[:, 0].astype(ml_dtypes.float8_e5m2).view(np.uint8)
+        number = ~np.isnan(values[:, 0])
+        np.testing.assert_array_equal(found[number], expected[number])
+        assert np.isnan(found.view(ml_dtypes.float8_e5m2).astype(np.float32)[~number]).all()
 
 
 def test_offsets_beyond_two_to_the_31():

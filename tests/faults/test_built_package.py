@@ -74,11 +74,18 @@ def test_p03_the_sdist_holds_every_source(checkout, dist_checks, tmp_path):
 
 def test_p03_a_wheel_that_lacks_or_carries_too_much_is_found(dist_checks):
     csrc = "pagedcache/backends/cpu/csrc/plan.h"
-    sources = [name for name in dist_checks.sources(".py", ".pyi", ".pxd", ".h") if not dist_checks.of_kernels(name)]
+    kinds = (".py", ".pyi", ".pxd", ".h", ".cuh", ".cpp")
+    sources = [name for name in dist_checks.sources(*kinds) if not dist_checks.of_kernels(name)]
     modules = [name.replace(".pyx", ".abi.so") for name in dist_checks.sources(".pyx")]
     right = [*sources, *modules, "pagedcache/py.typed", "pagedcache-1.dist-info/licenses/LICENSE"]
     assert dist_checks.check_wheel(right) == []
-    for wrong in (right[1:], [*right, "pagedcache/core/step.c"], [*right, "backends/protocol.py"], [*right, csrc]):
+    for wrong in (
+        right[1:],
+        [*right, "pagedcache/core/step.c"],
+        [*right, "backends/protocol.py"],
+        [*right, csrc],
+        [*right, "pagedcache/core/step.cpp"],
+    ):
         assert len(dist_checks.check_wheel(wrong)) == 1
     assert len(dist_checks.check_wheel([name for name in right if name != modules[0]])) == 1
 

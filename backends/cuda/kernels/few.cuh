@@ -1,19 +1,19 @@
 // Attention of up to 16 query rows of a sequence, which read many keys: decoding, short drafts.
 //
-//   block of 4 warps = one item, one KV head        16 query rows (new tokens x query heads of the group), held by each
-//   warp warp w           = tokens 16w, 16(w + 4), ...   K and V of 16 tokens in each stage of its own ring, copied
-//   beside the work in the end       = the warps' results are merged in shared memory
+//   a block      = one item, one KV head: 16 query rows (new tokens x query heads of the group), held by each warp
+//   warp w of W  = tokens 16w, 16(w + W), ...: K and V of 16 tokens in each stage of its own ring of copies
+//   in the end   = the warps' results are merged in shared memory
 //
 // In the loop warps wait for nobody but their own copies.
 #pragma once
 
-template <class T, int D, int DV, bool EXACT, bool FULL> struct Few {
+template <class T, int D, int DV, int WARPS, bool EXACT, bool FULL> struct Few {
     typedef typename Storage<T>::Operand Operand;
     static constexpr int K_BYTES = 16 * row_bytes<T, D>(), V_BYTES = 16 * row_bytes<T, DV>();
     static constexpr int SCALE_BYTES = Storage<T>::SCALED ? 2 * 16 * 4 : 0;
     static constexpr int STAGE = K_BYTES + V_BYTES + SCALE_BYTES, STAGES = 2;
     static constexpr bool HELD = Storage<T>::TENSOR && D <= 96; // queries stay in registers, else they are read anew
-    static constexpr int WARPS = STAGE > 24 * 1024 ? 2 : 4, THREADS = 32 * WARPS;
+    static constexpr int THREADS = 32 * WARPS;
     static constexpr int OFFSET_BYTES = 16 * (int)sizeof(Offset);
     static constexpr int RING = STAGES * STAGE + OFFSET_BYTES;
     static constexpr int QUERY_BYTES = 16 * row_bytes<Operand, D>() + 16 * 4;

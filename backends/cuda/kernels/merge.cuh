@@ -22,16 +22,17 @@ struct Parts {
     }
 };
 
-PC_DEVICE void merge_rows(const AttendParams &p, const Merge &merge, int head) {
-    for (int i = pc_thread(); i < merge.units * 16 * p.v_head_dim; i += pc_threads()) {
-        const int r = i / p.v_head_dim, c = i % p.v_head_dim, row = merge.row + r;
-        if (row >= merge.rows) return;
-        const Parts parts(p, merge, head, r);
-        float most = -PC_INFINITY;
-        for (int s = 0; s < parts.count(); s++) most = pc_max(most, p.part_weight[2 * parts.row(s)]);
-        const float base = most == -PC_INFINITY ? 0 : most;
+// Row `row` of a merge's tile; threads have its columns.
+PC_DEVICE void merge_row(const AttendParams &p, const Merge &merge, int head, int r) {
+    const Parts parts(p, merge, head, r);
+    const int count = parts.count(), row = merge.row + r;
+    float most = -PC_INFINITY;
+    for (int s = 0; s < count; s++) most = pc_max(most, p.part_weight[2 * parts.row(s)]);
+    const float base = most == -PC_INFINITY ? 0 : most;
+    const i64 to = query_row(p, merge.token, row, head);
+    for (int c = pc_thread(); c < p.v_head_dim; c += pc_threads()) {
         float sum = 0, x = 0;
-        for (int s = 0; s < parts.count(); s++) {
+        for (int s = 0; s < count; s++) {
             const i64 at = parts.row(s);
             const float theirs = p.part_weight[2 * at + 1];
             if (theirs == 0) continue; // no key of the span was seen
@@ -40,14 +41,18 @@ PC_DEVICE void merge_rows(const AttendParams &p, const Merge &merge, int head) {
             x += p.part_out[at * p.v_head_dim + c] * share;
         }
         const Total total(most, sum, sink_of(p, row, head));
-        const i64 to = query_row(p, merge.token, row, head);
         put_number(p.out, p.out_given, to * p.v_head_dim + c, x * total.share);
         if (c == 0 && p.lse) p.lse[to] = total.lse;
     }
 }
 
+// Every sixteenth row of a tile is a piece of work, so that one sequence's rows are merged side by side.
 PC_DEVICE void run_merge(const AttendParams &p) {
-    const int works = p.count[0] * p.kv_heads;
-    for (int work = pc_block(); work < works; work += pc_blocks())
-        merge_rows(p, p.merges[work / p.kv_heads], work % p.kv_heads);
+    const int works = p.count[0] * p.kv_heads * 16;
+    for (int work = pc_block(); work < works; work += pc_blocks()) {
+        const Merge &merge = p.merges[work / 16 / p.kv_heads];
+        const int head = work / 16 % p.kv_heads;
+        for (int r = work % 16; r < merge.units * 16 && merge.row + r < merge.rows; r += 16)
+            merge_row(p, merge, head, r);
+    }
 }

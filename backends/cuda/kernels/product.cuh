@@ -180,7 +180,7 @@ PC_DEVICE void multiply_values(float (&out)[M][DV / 8][4], const Weights<T> *wei
 
 // Whether some of the values of 16 tokens are infinite or NaN, for the whole warp.
 template <class T, int DV> PC_DEVICE bool any_infinite(const u8 *values, int lane) {
-    if (Storage<T>::CODES) return false; // codes are finite
+    if (Storage<T>::SCALED) return false; // what has a scale is finite
     bool found = false;
     for (int i = lane; i < 16 * DV; i += 32) {
         const float x = number(((const T *)(values + i / DV * row_bytes<T, DV>()))[i % DV]);

@@ -1,7 +1,8 @@
 // What a pool stores, and how its numbers lie in a tensor core's operands.
 //
-// 8-bit codes are multiplied as f16, exactly: int8 fits, and an e4m3 read as f16 is its value / 256. A 16-byte chunk
-// holds 16 of them where a tensor core takes rows of 16-bit pairs, so what a lane gets of a chunk are columns 4j to 4j
+// 8-bit codes are multiplied as f16, exactly: int8 fits, an e5m2 is half of one, an e4m3 read as f16 its value / 256. A
+// 16-byte chunk holds 16 of them where a tensor core takes rows of 16-bit pairs, so what a lane gets of a chunk are
+// columns 4j to 4j
 // + 3 instead of 2j, 2j + 1, 2j + 8, 2j + 9. Sums do not mind the order of columns, if q has the same: `query_place`
 // and `column` say it.
 #pragma once
@@ -45,6 +46,13 @@ template <> struct Storage<e4m3> {
     static constexpr int GIVEN = -1;
 };
 
+template <> struct Storage<e5m2> {
+    typedef f16 Operand;
+    static constexpr bool CODES = true, SCALED = false, TENSOR = true;
+    static constexpr float FACTOR = 1;
+    static constexpr int GIVEN = -1;
+};
+
 // Bytes between rows of D elements in shared memory: an odd number of 16-byte chunks, so that 8 rows read at the same
 // column lie in different banks.
 template <class T, int D> constexpr int row_bytes() { return (D * (int)sizeof(T) / 16 | 1) * 16; }
@@ -76,6 +84,8 @@ template <int A, int B> PC_DEVICE u32 operands(u32 codes, e4m3) {
     return (high & 0x80008000) | (high & 0x7f007f00) >> 1;
 }
 
+template <int A, int B> PC_DEVICE u32 operands(u32 codes, e5m2) { return spread<A, B>(codes); }
+
 PC_DEVICE float number(float x) { return x; }
 PC_DEVICE float number(f16 x) { return pc_float(x); }
 PC_DEVICE float number(bf16 x) { return pc_from_bits((u32)x.bits << 16); }
@@ -84,6 +94,8 @@ PC_DEVICE float number(e4m3 x) {
     const u16 bits = (u16)((x.bits & 0x80) << 8 | (x.bits & 0x7f) << 7);
     return pc_float(f16{bits}) * 256;
 }
+
+PC_DEVICE float number(e5m2 x) { return pc_float(f16{(u16)(x.bits << 8)}); }
 
 // ---- arrays of the caller, of a type that is known only when the kernel runs
 

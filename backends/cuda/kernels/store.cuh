@@ -16,6 +16,18 @@ PC_DEVICE void store_number(e4m3 *to, float x) {
     *to = e4m3{(u8)(sign | (size < 0.015625f ? (u32)pc_round(size * 512) : rounded - (120 << 3)))};
 }
 
+// To nearest even, from 2 ** -14 on a mantissa of 2 bits, below multiples of 2 ** -16; infinity where that is too
+// large.
+PC_DEVICE void store_number(e5m2 *to, float x) {
+    const u32 bits = pc_bits(x), sign = bits >> 24 & 0x80, size_bits = bits & 0x7fffffff;
+    const u32 rounded = (size_bits + 0xfffff + (size_bits >> 21 & 1)) >> 21; // exponent, biased by 127, and 2 bits
+    u32 code = rounded - (112 << 2);
+    if (size_bits < 113u << 23) code = (u32)pc_round(pc_from_bits(size_bits) * 65536);
+    if (size_bits >= 113u << 23 && code > 0x7c) code = 0x7c;
+    if (size_bits > 0x7f800000) code = 0x7e; // NaN
+    *to = e5m2{(u8)(sign | code)};
+}
+
 template <class T> PC_DEVICE float largest_code(T) { return sizeof(T) > 1 ? 1 : 127; }
 PC_DEVICE float largest_code(e4m3) { return 448; }
 

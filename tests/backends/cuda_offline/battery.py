@@ -61,7 +61,7 @@ def shared_prefixes(backend):
 
 
 def codes(backend):
-    for dtype in ("int8", "float8_e4m3"):
+    for dtype in ("int8", "float8_e4m3", "float8_e5m2"):
         scene(backend, FEW, dtype).check()
         scene(backend, MANY, dtype).check()
 

@@ -6,7 +6,7 @@ from pagedcache.backends.cuda import _kernels
 from pagedcache.backends.cuda._kernels import Kernel
 
 ARCHITECTURES = ("sm_80", "sm_90")
-TENSOR = ("float16", "bfloat16", "int8", "float8_e4m3")  # storage that tensor cores multiply
+TENSOR = ("float16", "bfloat16", "int8", "float8_e4m3", "float8_e5m2")  # storage that tensor cores multiply
 SIZES = (64, 80, 96, 128, 192, 256)
 
 
