@@ -97,7 +97,7 @@ def many(storage: str, head_dim: int, v_head_dim: int, rows: int, *, aligned: bo
 @cache
 def merge() -> Kernel:
     """Return the kernel that merges the results of spans; see merge.cuh."""
-    return Kernel("merge", "run_merge(p)", "AttendParams", 128)
+    return Kernel("merge", "run_merge(p)", "AttendParams", 128, resident=8)
 
 
 @cache
