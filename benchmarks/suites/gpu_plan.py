@@ -39,6 +39,7 @@ class Plan:
     def setup(self, sequences):
         self.table, ids = running_table(sequences, 2048, room=16)
         self.step = self.table.extend(ids, 1)
+        plan_of_step(self.step)  # imports
 
     def time_plan(self, sequences):
         plan_of_step(self.step)
