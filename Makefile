@@ -20,7 +20,7 @@ slow:     ## the tests that take minutes
 	pytest -m slow
 
 cuda:     ## the CUDA kernels without a GPU
-	pytest -m cuda_offline
+	pytest -m "cuda_offline and not slow"
 
 sanitize: ## the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	bash .ci/sanitize

@@ -38,7 +38,8 @@ def readable(value: Any, stored: str = "") -> Any:
 
 def on_host(array: Any) -> NDArray[Any]:
     """What an array holds, as one of the host's: itself, or a copy of CuPy's, which has to be asked for one."""
-    return array if isinstance(array, np.ndarray) else array.get()
+    get = None if isinstance(array, np.ndarray) else getattr(array, "get", None)
+    return np.asarray(array if get is None else get())
 
 
 def as_array(value: Any, name: str, stored: str = "") -> NDArray[Any]:

@@ -24,6 +24,18 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def cxx() -> tuple[str, ...]:
+    """The command of the C++ compiler that the emulator of a GPU uses; skips where there is none."""
+    from pagedcache.backends.cuda_emulated._compiler import compiler
+    from pagedcache.errors import UnsupportedByBackend
+
+    try:
+        return compiler()
+    except UnsupportedByBackend as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
 def checkout() -> Path:
     """The source tree; skips where the tests run without one (from a wheel)."""
     root = Path(__file__).resolve().parents[1]

@@ -13,7 +13,8 @@ import pagedcache
 from pagedcache import core
 
 PACKAGE = Path(pagedcache.__file__).parent
-EXTENSIONS = sorted(p for pattern in ("*.so", "*.pyd") for p in PACKAGE.rglob(pattern))
+FOLDERS = PACKAGE, PACKAGE / "backends"  # which is a link in a source tree: rglob does not follow it
+EXTENSIONS = sorted({p for folder in FOLDERS for kind in ("so", "pyd") for p in folder.rglob(f"*.{kind}")})
 
 
 def test_numpy_is_the_only_hard_dependency():  # I09

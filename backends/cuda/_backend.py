@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedcache.backends.cuda import _moves
-from pagedcache.backends.cuda._call import checked_attend, checked_write, precision_of
+from pagedcache.backends.cuda._call import checked_attend, checked_write, precision_of, slots_of, slots_of_step
 from pagedcache.backends.cuda._kernels import HEAD_DIMS, STORED
 from pagedcache.backends.cuda._launcher import Array, Launcher
 from pagedcache.backends.cuda._workspace import Workspace
@@ -57,9 +57,9 @@ class KernelBackend:
 
     def write(self, storage: Any, layer: int, k: Any, v: Any, slots: Any) -> None:
         """Store new tokens, rounded to the storage's dtype; see the Backend protocol."""
-        checked_write(self._launcher, storage, layer, k, v, slots).run()
+        checked_write(self._launcher, storage, layer, k, v, slots_of(self._launcher, storage, slots)).run()
 
-    def attend(self, storage: Any, layer: int, q: Any, step: StepLike, **options: Any) -> Array:
+    def attend(self, storage: Any, layer: int, q: Any, step: StepLike | Workspace, **options: Any) -> Array:
         """Return causal attention of a ragged batch over its blocks.
 
         Parameters
@@ -86,18 +86,17 @@ class KernelBackend:
         """
         return checked_attend(self.name, self._launcher, storage, layer, q, step, **options).run()
 
-    def check_attend(self, storage: Any, layer: int, q: Any, step: StepLike, **options: Any) -> None:
+    def check_attend(self, storage: Any, layer: int, q: Any, step: StepLike | Workspace, **options: Any) -> None:
         """Raise what `attend` would raise for the same arguments, and do nothing else."""
         checked_attend(self.name, self._launcher, storage, layer, q, step, **options)
 
     def write_and_attend(
-        self, storage: Any, layer: int, q: Any, k: Any, v: Any, step: StepLike, **options: Any
+        self, storage: Any, layer: int, q: Any, k: Any, v: Any, step: StepLike | Workspace, **options: Any
     ) -> Array:
         """Store new tokens at the step's slots, then attend; all arguments are checked before."""
-        group = storage.spec.locate(layer)[0]
-        slots = step if isinstance(step, Workspace) else (step.groups[group] if group else step).slots
+        at = slots_of_step(self.name, self._launcher, storage, step, storage.spec.locate(layer)[0])
         call = checked_attend(self.name, self._launcher, storage, layer, q, step, **options)
-        checked_write(self._launcher, storage, layer, k, v, slots).run()
+        checked_write(self._launcher, storage, layer, k, v, at).run()
         return call.run()
 
     def workspace(

@@ -1,42 +1,21 @@
 """Where a token's head lies in the arrays of a layer, as the kernels' structs say it."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pagedcache.spec import CacheSpec
 
-__all__ = ["Geometry", "division"]
+__all__ = ["division", "put_geometry"]
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """Strides of K, V and scales for blocks, slots and heads, in elements; and sizes."""
-
-    k: tuple[int, int, int]
-    v: tuple[int, int, int]
-    scales: tuple[int, int, int]
-    sizes: dict[str, int]
-
-    @classmethod
-    def of(cls, spec: CacheSpec) -> "Geometry":
-        """Return that of a pool of one K/V shape."""
-        return cls(
-            _strides(spec, spec.head_dim),
-            _strides(spec, spec.v_head_dim),
-            _strides(spec, 1),
-            {"kv_heads": spec.kv_heads, "head_dim": spec.head_dim, "v_head_dim": spec.v_head_dim,
-             "block_size": spec.block_size},
-        )  # fmt: skip
-
-    def fill(self, params: "np.ndarray[Any, np.dtype[np.void]]") -> None:
-        """Write all of it into a struct of attend or store."""
-        for letter, strides in (("k", self.k), ("v", self.v), ("s", self.scales)):
-            for name, stride in zip(("block", "slot", "head"), strides, strict=True):
-                params[f"{letter}_{name}"] = stride
-        for name, size in self.sizes.items():
-            params[name] = size
+def put_geometry(params: "np.ndarray[Any, np.dtype[np.void]]", spec: CacheSpec) -> None:
+    """Write into a struct of attend or store: strides of K, V and scales in elements, and the sizes of a pool."""
+    for letter, width in (("k", spec.head_dim), ("v", spec.v_head_dim), ("s", 1)):
+        for name, stride in zip(("block", "slot", "head"), _strides(spec, width), strict=True):
+            params[f"{letter}_{name}"] = stride
+    for name in ("kv_heads", "head_dim", "v_head_dim", "block_size"):
+        params[name] = getattr(spec, name)
 
 
 def _strides(spec: CacheSpec, width: int) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ results of spans are merged afterwards. Items are sorted, long ones first, so th
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -23,18 +23,17 @@ cdef enum:
     BUCKETS = 256    # of items sorted by length
     FAR = 61         # positions and windows of 2 ** FAR and more: refused, and none
 
-ctypedef struct Item:  # as in kernels/params.cuh
-    int32_t sequence, token, rows, row, place, begin, end, part, pad, start
-
-ctypedef struct Merge:
-    int32_t token, rows, row, part, count, units, shared_part, shared_count, shared_units, shared_row
-
 cdef struct Span:
     int32_t begin, end
 
 cdef struct Spans:     # of the keys that a tile of queries sees
     Span of[2]         # sinks, and what is within the window
     int count
+
+cdef struct Run:       # the items of a tile: its keys, cut at multiples of `length`
+    Item item
+    Spans spans
+    int32_t length, units
 
 
 cdef class List:
@@ -43,7 +42,7 @@ cdef class List:
     cdef char* data
     cdef Py_ssize_t count  # structs
     cdef Py_ssize_t room   # bytes
-    cdef Py_ssize_t sizes[BUCKETS]  # how many items there are of each bucket
+    cdef Py_ssize_t sizes[BUCKETS]  # of runs: how many items there are of each bucket
 
     def __dealloc__(self):
         free(self.data)
@@ -130,40 +129,36 @@ cdef Spans _spans(_Work work, int32_t pad, int32_t start, int32_t begin, int32_t
     return found
 
 
-cdef int _cut(List items, Item item, Spans spans, int32_t length, int32_t* parts, int32_t units,
+cdef int _cut(List runs, Item item, Spans spans, int32_t length, int32_t* parts, int32_t units,
               bint merged) noexcept nogil:
     """Add the items of a tile of rows; return how many partial results they have, 0 if none, -1 without memory."""
-    cdef int32_t count = 0, end
+    cdef int32_t count = 0, begin, end
     cdef int s
-    cdef Item* place
+    cdef Run* run
     for s in range(spans.count):
         count += 1 if length == 0 else (spans.of[s].end - 1) // length - spans.of[s].begin // length + 1
-    if count == 0 and not merged:
-        item.begin = item.end = item.part = 0
-        item.part = -1
-        place = <Item*>items.more(sizeof(Item))
-        if place == NULL:
-            return -1
-        place[0] = item
-        items.sizes[_bucket(place)] += 1
-        return 0
+    if count == 0:
+        if merged:
+            return 0
+        spans.of[0].begin, spans.of[0].end, spans.count = 0, 0, 1  # rows that see no key still have a result
     merged = merged or count > 1
+    item.part = parts[0] if merged else -1
+    run = <Run*>runs.more(sizeof(Run))
+    if run == NULL:
+        return -1
+    run.item, run.spans, run.length, run.units = item, spans, length, units if merged else 0
     for s in range(spans.count):
-        item.begin = spans.of[s].begin
-        end = spans.of[s].end if length == 0 else (item.begin // length + 1) * length
-        while item.begin < spans.of[s].end:
-            item.end = min(end, spans.of[s].end)
-            item.part = parts[0] if merged else -1
-            place = <Item*>items.more(sizeof(Item))
-            if place == NULL:
-                return -1
-            place[0] = item
-            items.sizes[_bucket(place)] += 1
-            if merged:
-                parts[0] += units
-            item.begin = item.end
+        begin, end = spans.of[s].begin, _first_end(spans.of[s], length)
+        while True:
+            runs.sizes[_bucket(min(end, spans.of[s].end) - begin)] += 1
+            begin = end
             end += length
-    return count if merged else 0
+            if begin >= spans.of[s].end:
+                break
+    if not merged:
+        return 0
+    parts[0] += count * units
+    return count
 
 
 cdef int _plan_sequence(_Work work, int32_t sequence, int32_t token, int32_t q_len, int32_t kv_len, int32_t pad,
@@ -222,31 +217,50 @@ cdef int _plan_prefix(_Work work, int32_t sequence, int32_t token, int32_t token
     return 0
 
 
-cdef _sorted(List items):
-    """Return items in the order of their number of keys, the longest first, int32 [items, 10]."""
+cdef _sorted(List runs):
+    """Return the items in the order of their number of keys, the longest first, int32 [items, 10]."""
     cdef Py_ssize_t begins[BUCKETS]
-    cdef Py_ssize_t i, begin = 0
-    cdef const Item* source = <const Item*>items.data
+    cdef Py_ssize_t r, count = 0
+    cdef const Run* run
+    cdef Span span
     cdef Item* target
+    cdef Item item
+    cdef int32_t end
     cdef int32_t[:, ::1] view
-    cdef int bucket
-    result = np.empty((items.count, sizeof(Item) // 4), np.int32)
-    if items.count == 0:
+    cdef int bucket, s
+    for bucket in range(BUCKETS):
+        begins[bucket] = count
+        count += runs.sizes[bucket]
+    result = np.empty((count, sizeof(Item) // 4), np.int32)
+    if count == 0:
         return result
     view = result
     target = <Item*>&view[0, 0]
-    for bucket in range(BUCKETS):
-        begins[bucket] = begin
-        begin += items.sizes[bucket]
-    for i in range(items.count):
-        bucket = _bucket(&source[i])
-        target[begins[bucket]] = source[i]
-        begins[bucket] += 1
+    for r in range(runs.count):
+        run = &(<const Run*>runs.data)[r]
+        item = run.item
+        for s in range(run.spans.count):
+            span = run.spans.of[s]
+            item.begin, end = span.begin, _first_end(span, run.length)
+            while True:
+                item.end = min(end, span.end)
+                bucket = _bucket(item.end - item.begin)
+                target[begins[bucket]] = item
+                begins[bucket] += 1
+                item.part += run.units
+                item.begin = end
+                end += run.length
+                if item.begin >= span.end:
+                    break
     return result
 
 
-cdef inline int _bucket(const Item* item) noexcept nogil:
-    cdef int32_t keys = item.end - item.begin
+cdef inline int32_t _first_end(Span span, int32_t length) noexcept nogil:
+    """Return where its first item may end: at a multiple of `length`, which no other sequence moves."""
+    return span.end if length == 0 else (span.begin // length + 1) * length
+
+
+cdef inline int _bucket(int32_t keys) noexcept nogil:
     return BUCKETS - 1 - (keys >> 6 if keys < 8192 else min(120 + (keys >> 10), BUCKETS - 1))
 
 
@@ -264,10 +278,6 @@ cdef class Plan:
     plain : bool
         Whether the positions of all new tokens rise with their row coordinates.
     """
-
-    cdef readonly object few, many64, many128, merges
-    cdef readonly int parts
-    cdef readonly bint plain
 
 
 def make_plan(const int32_t[::1] qo_indptr, const int32_t[::1] kv_lens, const int32_t[::1] kv_starts,
@@ -356,11 +366,11 @@ def make_plan(const int32_t[::1] qo_indptr, const int32_t[::1] kv_lens, const in
 
 cdef bint _are_blocks(const int32_t* entries, Py_ssize_t count, int32_t num_blocks) noexcept nogil:
     """Whether all entries are ids from 1 to num_blocks."""
-    cdef uint32_t most = 0
+    cdef int32_t strange = 0
     cdef Py_ssize_t i
     for i in range(count):
-        most = max(most, <uint32_t>entries[i] - 1)  # 0 and -1 become huge
-    return most < <uint32_t>num_blocks
+        strange |= (entries[i] < 1) | (entries[i] > num_blocks)  # without a branch: several at once
+    return not strange
 
 
 cdef int64_t _least_position(const int64_t[::1] positions, int32_t begin, int32_t end) noexcept nogil:

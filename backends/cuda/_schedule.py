@@ -14,7 +14,7 @@ from pagedcache.backends.host import batch
 from pagedcache.backends.host.rule import Rule
 from pagedcache.spec import CacheSpec
 
-__all__ = ["ENDLESS", "LISTS", "Schedule", "make_schedule", "pack", "places", "plan_of", "schedule_in"]
+__all__ = ["ENDLESS", "LISTS", "Schedule", "Slots", "make_schedule", "pack", "places", "plan_of", "schedule_in"]
 
 ENDLESS = 1 << 62  # a window that shows everything
 LISTS = ("few", "many64", "many128", "merges")
@@ -34,6 +34,14 @@ class Schedule:
     lists: dict[str, tuple[int, int]]  # addresses of each list's count and of the list itself
     fields: dict[str, int]  # of the struct of attend, the same for all launches
     lock: Any = field(default_factory=threading.Lock, compare=False)  # held while a call uses `partial`
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where new tokens are stored."""
+
+    array: Array  # int64 [count]; below 0: nowhere
+    count: int
 
 
 def make_schedule(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pagedcache.backends.cuda._launcher import Launcher
-from pagedcache.backends.cuda._schedule import LISTS, Schedule, pack, places, plan_of, schedule_in
+from pagedcache.backends.cuda._schedule import LISTS, Schedule, Slots, pack, places, plan_of, schedule_in
 from pagedcache.backends.host.arguments import slots
 from pagedcache.backends.host.rule import Rule
 from pagedcache.backends.protocol import StepLike
@@ -36,6 +36,8 @@ class Workspace:
 
     Attributes
     ----------
+    slots : Slots
+        Where the step's new tokens are stored, on the device.
     nbytes : int
         Device memory taken, most of it for partial results: ``64 * kv_heads * (v_head_dim + 2)`` bytes for each span
         (of 128 to 1024 keys) of each sequence; four and eight times that for sequences that can have more than 16
@@ -70,7 +72,7 @@ class Workspace:
         memory = launcher.upload(np.zeros(self._size, np.uint8))
         partial = launcher.empty((rows * (spec.v_head_dim + 2),), np.float32)
         self.nbytes = self._size + 4 * rows * (spec.v_head_dim + 2)
-        self.slots = memory[self._begins["slots"] :][: 8 * max_tokens].view(np.int64)
+        self.slots = Slots(memory[self._begins["slots"] :][: 8 * max_tokens].view(np.int64), max_tokens)
         counts = {name: None if most[name] else 0 for name in LISTS}
         self._schedule = schedule_in(
             launcher, memory, partial, self._begins, counts, rows * spec.v_head_dim, self._width
@@ -106,9 +108,8 @@ class Workspace:
         self._launcher.fill(self._schedule.memory, pack(pieces, self._begins, self._size))
 
     def schedule_for(
-        self, launcher: Launcher, spec: CacheSpec, num_blocks: int, group: int, q_heads: int, tokens: int, rule: Rule,
-        mask: Any,
-    ) -> Schedule:  # fmt: skip
+        self, launcher: Launcher, spec: CacheSpec, num_blocks: int, group: int, q_heads: int, tokens: int, rule: Rule
+    ) -> Schedule:
         """Return the schedule for an attend, or raise where that is not what this was made for."""
         if launcher is not self._launcher:
             raise ValueError("the workspace is another backend's")
@@ -121,8 +122,6 @@ class Workspace:
         for name, value, limit in zip(names, asked, mine, strict=True):
             if value != limit:
                 raise ValueError(f"attend has {name} {value}; the workspace was made for {limit}")
-        if mask is not None:
-            raise ValueError("a mask needs a step, not a workspace")
         return self._schedule
 
     def _bounds(self) -> tuple[dict[str, int], int]:

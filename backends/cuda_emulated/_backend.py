@@ -1,8 +1,12 @@
 """The backend whose GPU is emulated."""
 
+from typing import TYPE_CHECKING
+
 from pagedcache.backends.cuda._backend import KernelBackend
+from pagedcache.backends.cuda._launcher import Launcher
 from pagedcache.backends.cuda_emulated._emulator import Emulator
 from pagedcache.backends.cuda_emulated._host import HostMemory
+from pagedcache.backends.protocol import Backend, ChecksAttend, WritesAndAttends
 
 __all__ = ["CudaEmulatedBackend", "EmulatedGpu"]
 
@@ -14,7 +18,7 @@ class EmulatedGpu(HostMemory, Emulator):
 class CudaEmulatedBackend(KernelBackend):
     """Backend ``cuda`` without a GPU: its kernels' own source, compiled by a C++ compiler, checked as it runs.
 
-    Use it to test on a CPU what will run on a GPU. It is some thousand times slower. What the emulator checks besides:
+    Use it to test on a CPU what will run on a GPU; it is much slower. What the emulator checks besides:
     barriers and warp-wide operations that not all threads reach, copies that are used before they have arrived,
     addresses outside shared memory, misaligned ones.
 
@@ -40,3 +44,10 @@ class CudaEmulatedBackend(KernelBackend):
 
     def __init__(self, order: str = "forward", seed: int = 1) -> None:
         super().__init__(EmulatedGpu(order=order, seed=seed))
+
+
+if TYPE_CHECKING:
+    _conforms: Backend = CudaEmulatedBackend()
+    _checks: ChecksAttend = CudaEmulatedBackend()
+    _writes: WritesAndAttends = CudaEmulatedBackend()
+    _launches: Launcher = EmulatedGpu()

@@ -34,8 +34,8 @@ class HostMemory:
         return [tuple(formats.as_bits(array) for array in plane) for plane in storage.planes]
 
     def numbers(self, name: str, values: Any, storage_dtype: str) -> Array:
-        """Return a caller's array, compact."""
-        return np.ascontiguousarray(formats.numbers(name, values, storage_dtype))
+        """Return a caller's array, compact and aligned."""
+        return np.require(formats.numbers(name, values, storage_dtype), requirements=["C", "A"])
 
     def bits(self, array: Array) -> Array:
         """View an array of ml_dtypes as unsigned integers."""

@@ -5,8 +5,8 @@ from functools import cache
 
 import numpy as np
 
-from pagedcache.backends.cuda import _nvrtc
 from pagedcache.backends.cuda._kernels import Kernel, source
+from pagedcache.backends.cuda_emulated import _nvrtc
 from pagedcache.backends.cuda_emulated._host import Array, HostMemory
 from pagedcache.backends.cuda_emulated.ptx import PtxProgram, Region
 

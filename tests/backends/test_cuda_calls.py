@@ -7,24 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pagedcache import KVCache
 from pagedcache.backends.cuda import _kernels
 from pagedcache.backends.cuda._params import ATTEND
+from pagedcache.backends.cuda._plan import make_plan
 from pagedcache.backends.cuda._workspace import Workspace, most_spans
 from pagedcache.backends.cuda_emulated import CudaEmulatedBackend
-from pagedcache.backends.cuda_emulated._compiler import compiler
 from pagedcache.errors import UnsupportedByBackend
 from pagedcache.spec import CacheSpec
 from pagedcache.testing.scenes import make_scene, make_step
 
-
-def has_compiler():
-    try:
-        return bool(compiler())
-    except UnsupportedByBackend:
-        return False
-
-
-pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+pytestmark = pytest.mark.usefixtures("cxx")
 HALF = CacheSpec(1, 2, 64, dtype="float16")
 
 
@@ -169,12 +162,15 @@ def test_the_bounds_of_a_workspace_hold(dtype, head_dim, sinks):
         workspace.plan(make_step(tables, lengths, 16))  # what is too large for its place would be refused by NumPy
 
 
-def test_most_spans_is_what_the_plan_makes():
-    from pagedcache.backends.cuda._plan import span_length
-
-    for length in (1, 1000, 1024, 1025, 8192, 9000, 32768, 40_000):
-        span = span_length(length, 16, 1)
-        assert (length - 1) // span - 127 // span + 1 <= -(-length // span) + 1 <= most_spans(length)
+@pytest.mark.parametrize("length", [1, 129, 1000, 1024, 1025, 8192, 9000, 32768, 40_000])
+def test_no_plan_has_more_spans_than_a_workspace_has_room_for(length):
+    zero, table = np.zeros(1, np.int32), np.ones((1, -(-length // 16)), np.int32)
+    for start in (0, 1, 127, 255):
+        plan = make_plan(
+            np.array([0, 1], np.int32), np.array([length], np.int32), zero + min(start, length - 1), zero,
+            np.array([length - 1], np.int64), table, None, np.empty((0, 3), np.int32), 2**62, 0, 1, 16, 9, True, 128,
+        )  # fmt: skip
+        assert 1 <= len(plan.few) <= most_spans(length)
 
 
 def test_eight_threads_make_the_first_call_at_once(monkeypatch, tmp_path):  # C11
@@ -241,14 +237,34 @@ def test_a_schedule_is_of_one_device():
 def test_a_mask_is_planned_once_for_all_layers():
     scene = make_scene(backend_with(), HALF, [(3, 30)], q_heads=4)
     step = scene.step()
-    mask = np.array([0b100_010_001 & 0xFF, 1], np.uint8)
+    mask = np.packbits(np.eye(3, dtype=np.uint8), bitorder="little")
     options = {"mask": mask, "mask_indptr": np.array([0, 2])}
     first = scene.backend.attend(scene.storage, 0, scene.q(), step, **options)
     made = scene.backend._launcher.made
     np.testing.assert_array_equal(scene.backend.attend(scene.storage, 0, scene.q(), step, **options), first)
     assert scene.backend._launcher.made == made
-    mask[:] = 0xFF, 1  # another mask in the same array
+    mask[:] = np.packbits(np.ones(9, np.uint8), bitorder="little")  # another mask in the same array
     assert (scene.backend.attend(scene.storage, 0, scene.q(), step, **options) != first).any()
+
+
+def test_slots_are_brought_to_the_device_once_for_all_layers():
+    backend = backend_with()
+    with KVCache(CacheSpec(3, 2, 64, dtype="float16"), num_blocks=9, backend=backend) as cache:
+        step = cache.extend(cache.admit([range(30)]).ids, 30)
+        q, k, v = (np.ones((30, heads, 64), np.float16) for heads in (4, 2, 2))
+        made = []
+        for layer in range(3):
+            cache.attend(layer, q, k, v, step)
+            made.append(backend._launcher.made)
+        assert made[0] == made[1] == made[2]
+
+
+def test_rows_are_merged_side_by_side():
+    scene = make_scene(backend_with(), HALF, [(1, 900)], q_heads=4)
+    scene.backend._launcher.launcher.multiprocessors = 100
+    scene.attend()
+    grids = [grid for name, grid, _ in scene.backend._launcher.launched if name == "merge"]
+    assert grids == [2 * 16]  # KV heads, and rows of a tile
 
 
 def test_threads_that_share_a_step_share_no_partial_results():

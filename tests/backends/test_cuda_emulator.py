@@ -18,10 +18,7 @@ from pagedcache.backends.cuda_emulated import _compiler
 from pagedcache.backends.cuda_emulated._emulator import Emulator, EmulatorError
 from pagedcache.errors import UnsupportedByBackend
 
-try:
-    _compiler.compiler()
-except UnsupportedByBackend as reason:
-    pytest.skip(str(reason), allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("cxx")
 
 
 # ---- checks

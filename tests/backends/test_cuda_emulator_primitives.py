@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from emulated_run import COPY, LANES, G, J, bf16, pairs, run
 
-from pagedcache.backends.cuda_emulated import _compiler
-from pagedcache.errors import UnsupportedByBackend
-
-try:
-    _compiler.compiler()
-except UnsupportedByBackend as reason:
-    pytest.skip(str(reason), allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("cxx")
 
 
 # ---- matrices

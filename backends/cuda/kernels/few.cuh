@@ -112,11 +112,10 @@ template <class T, int D, int DV, int WARPS, bool EXACT, bool FULL> struct Few {
             pc_copy_wait<STAGES - 1>();
             pc_sync_warp(); // everyone's copies are there
             const int begin = item.begin + piece * 16;
-            u32 hidden = 0;
             float s[1][2][4];
             multiply_keys<T, D, 1, 16>(s, query, ring.keys(stage), lane);
             const bool alike = begin >= sight.low && begin + 15 <= sight.high;
-            hidden = judge<T, FULL, 2>(sight, rows, product, s[0], ring.scales(stage), begin, alike, lane);
+            const u32 hidden = judge<T, FULL, 2>(sight, rows, product, s[0], ring.scales(stage), begin, alike, lane);
             float correction[2];
             softmax.template weigh<2>(s[0], factor, correction);
             if (Storage<T>::SCALED) softmax.template scale<2>(s[0], ring.scales(stage) + 16, correction, lane);
@@ -179,9 +178,8 @@ template <class T, int D, int DV, int WARPS, bool EXACT, bool FULL> struct Few {
                     for (int e = 0; e < 4; e++) {
                         const int r = lane / 4 + e / 2 * 8;
                         const float share = shares[w * 16 + r];
-                        if (share > 0) {
-                            all[r * DV + column<T>(n, lane % 4, e % 2)] += out[n][e] * share * softmax.worth<T>();
-                        }
+                        float &sum = all[r * DV + column<T>(n, lane % 4, e % 2)];
+                        if (share > 0) sum = pc_fused(out[n][e] * share, softmax.worth<T>(), sum);
                     }
                 }
             }
@@ -207,12 +205,5 @@ template <class T, int D, int DV, int WARPS, bool EXACT, bool FULL> struct Few {
         }
     }
 
-    static PC_DEVICE void run(const AttendParams &p) {
-        u8 *shared = pc_shared();
-        const int works = p.count[0] * p.kv_heads;
-        for (int work = pc_block(); work < works; work += pc_blocks()) {
-            attend(p, p.items[work / p.kv_heads], work % p.kv_heads, shared);
-            pc_sync_block();
-        }
-    }
+    static PC_DEVICE void run(const AttendParams &p) { run_items<Few>(p); }
 };

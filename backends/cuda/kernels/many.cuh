@@ -3,8 +3,7 @@
 //   block of 4 warps = one item (64 * M query rows), one KV head    warp w = rows 16 * M * w and on, in M tiles of 16
 //   a tile of KEYS tokens of K, then of V, is shared by the warps; the next copy runs while they multiply
 //
-// Tiles that come later than all of an item's queries are left out by the plan's `end`, and by the item's last row
-// here.
+// Tiles that come later than all of an item's queries are left out, by the plan's `end` and by the item's last row.
 #pragma once
 
 template <class T, int D, int DV, int M, int KEYS, bool EXACT, bool FULL> struct Many {
@@ -137,15 +136,15 @@ template <class T, int D, int DV, int M, int KEYS, bool EXACT, bool FULL> struct
                 const int r = (warp * M + m) * 16 + lane / 4 + 8 * h, row = item.row + r;
                 if (row >= item.rows) continue;
                 const float top = softmax[m].largest[h];
-                put_row(p, item, head, r, out[m], h, top == -PC_INFINITY ? top : top * factor[m][h], softmax[m].sum[h],
-                        softmax[m].template worth<T>(), lane);
+                put_row(p, item, head, r, out[m], h, top == -PC_INFINITY ? top : top * factor[m][h], softmax[m], lane);
             }
         }
     }
 
     static PC_DEVICE void put_row(const AttendParams &p, const Item &item, int head, int r, float (*out)[4], int h,
-                                  float largest, float sum, float unit, int lane) {
+                                  float largest, const Softmax &softmax, int lane) {
         const int row = item.row + r, j = lane % 4;
+        const float sum = softmax.sum[h], worth = softmax.worth<T>();
         const Total total(largest, sum, sink_of(p, row, head));
         const i64 part = part_row(p, item.part, ROWS / 16, head, r);
 #pragma unroll
@@ -153,15 +152,15 @@ template <class T, int D, int DV, int M, int KEYS, bool EXACT, bool FULL> struct
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int c = column<T>(n, j, e);
-                const float x = out[n][2 * h + e] * unit;
+                const float x = pc_fused(out[n][2 * h + e], worth, 0);
                 if (c >= p.v_head_dim) continue;
                 if (item.part >= 0) {
                     p.part_out[part * p.v_head_dim + c] = x;
                 } else if (EXACT && !Storage<T>::CODES) {
-                    if (e == 0) put_result(p, item, head, row, c, x, out[n][2 * h + 1] * unit, total.share, true);
+                    if (e == 0) put_result(p, item, head, row, c, x, out[n][2 * h + 1], total.share, true);
                 } else {
                     put_number(p.out, p.out_given, query_row(p, item.token, row, head) * p.v_head_dim + c,
-                               x * total.share);
+                               pc_fused(x, total.share, 0));
                 }
             }
         }
@@ -174,12 +173,5 @@ template <class T, int D, int DV, int M, int KEYS, bool EXACT, bool FULL> struct
         }
     }
 
-    static PC_DEVICE void run(const AttendParams &p) {
-        u8 *shared = pc_shared();
-        const int works = p.count[0] * p.kv_heads;
-        for (int work = pc_block(); work < works; work += pc_blocks()) {
-            attend(p, p.items[work / p.kv_heads], work % p.kv_heads, shared);
-            pc_sync_block();
-        }
-    }
+    static PC_DEVICE void run(const AttendParams &p) { run_items<Many>(p); }
 };

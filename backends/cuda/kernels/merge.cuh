@@ -38,10 +38,10 @@ PC_DEVICE void merge_row(const AttendParams &p, const Merge &merge, int head, in
             if (theirs == 0) continue; // no key of the span was seen
             const float share = pc_exp2(p.part_weight[2 * at] - base);
             sum += theirs * share;
-            x += p.part_out[at * p.v_head_dim + c] * share;
+            x = pc_fused(p.part_out[at * p.v_head_dim + c], share, x);
         }
         const Total total(most, sum, sink_of(p, row, head));
-        put_number(p.out, p.out_given, to * p.v_head_dim + c, x * total.share);
+        put_number(p.out, p.out_given, to * p.v_head_dim + c, pc_fused(x, total.share, 0));
         if (c == 0 && p.lse) p.lse[to] = total.lse;
     }
 }

@@ -1,5 +1,4 @@
-// Numbers that the kernels compute with. CUDA's headers are not needed: a type that C lacks is a struct around its
-// bits.
+// Numbers that the kernels compute with. No header of CUDA's is needed: a type that C lacks is a struct of its bits.
 #pragma once
 
 typedef signed char i8;

@@ -56,7 +56,7 @@ struct AttendParams {
     int kv_heads, group; // query heads of a KV head
     int head_dim, v_head_dim;
     int block_size, table_width;
-    u32 block_magic, block_shift; // key / block_size == high_product(key, magic) >> shift
+    u32 block_magic, block_shift; // key / block_size == high_product(2 * key, magic) >> shift
     int q_given, out_given;       // enum Given
     float sign;                   // of the scale: -1, 0 or 1
     float scale;                  // its size times log2(e); 1 where the sign is 0

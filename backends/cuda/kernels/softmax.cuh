@@ -1,8 +1,11 @@
-// Softmax as keys come along: the largest score so far, the sum of weights against it, and what earlier results are
-// worth.
+// Softmax as keys come along: the largest score so far, the sum of weights against it, what earlier results are worth.
 //
 // A lane has its scores of rows g and g + 8 (h = 0, 1); the largest is that of the whole quad, the sum the lane's own.
 #pragma once
+
+PC_DEVICE void take_larger(u32 &x, u32 other) {
+    if (other > x) x = other;
+}
 
 struct Softmax {
     float largest[2]; // times `factor`, a power of 2; -infinity before the first key
@@ -42,13 +45,14 @@ struct Softmax {
 
     // Multiply weights by the scales of V of their tokens, in units of the largest one.
     template <int TILES> PC_DEVICE void scale(float (*s)[4], const float *scales, float *correction, int lane) {
-        float most = unit;
+        u32 largest_bits = pc_bits(unit); // scales are not negative; compared as integers, subnormal ones count
         for (int n = 0; n < TILES; n++) {
-            for (int e = 0; e < 2; e++) most = pc_max(most, scales[n * 8 + lane % 4 * 2 + e]);
+            for (int e = 0; e < 2; e++) take_larger(largest_bits, pc_bits(scales[n * 8 + lane % 4 * 2 + e]));
         }
-        most = pc_max(most, pc_exchange(most, 1));
-        most = pc_max(most, pc_exchange(most, 2));
-        if (!(most > 0)) most = 1; // scales of a caller's own buffers may be 0
+        for (int distance = 1; distance < 4; distance *= 2) {
+            take_larger(largest_bits, pc_bits(pc_exchange(pc_from_bits(largest_bits), distance)));
+        }
+        const float most = largest_bits ? pc_from_bits(largest_bits) : 1; // those of a caller's own buffers may be 0
         const float change = pc_divide(unit, most);
         unit = most;
         correction[0] *= change;
@@ -60,8 +64,10 @@ struct Softmax {
         }
     }
 
-    // What a product of weights and operands has to be multiplied by.
-    template <class T> PC_DEVICE float worth() const { return Storage<T>::SCALED ? unit * Storage<T>::FACTOR : 1; }
+    // What a sum of weights times operands has to be multiplied by, to be one of values.
+    template <class T> PC_DEVICE float worth() const {
+        return Storage<T>::SCALED ? pc_fused(unit, Storage<T>::FACTOR, 0) : 1;
+    }
 
     // Add up the sums of the quad's lanes.
     PC_DEVICE void end() {

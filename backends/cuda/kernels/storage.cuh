@@ -1,57 +1,27 @@
 // What a pool stores, and how its numbers lie in a tensor core's operands.
 //
-// 8-bit codes are multiplied as f16, exactly: int8 fits, an e5m2 is half of one, an e4m3 read as f16 its value / 256. A
-// 16-byte chunk holds 16 of them where a tensor core takes rows of 16-bit pairs, so what a lane gets of a chunk are
-// columns 4j to 4j
-// + 3 instead of 2j, 2j + 1, 2j + 8, 2j + 9. Sums do not mind the order of columns, if q has the same: `query_place`
-// and `column` say it.
+// 8-bit codes are multiplied as f16, exactly: int8 fits, an e5m2 is half of one, an e4m3 read as f16 its value / 256.
+// A chunk of 16 bytes holds 16 of them, where a tensor core takes rows of 16-bit pairs. So what a lane gets of a chunk
+// are columns 4j to 4j + 3, instead of 2j, 2j + 1, 2j + 8 and 2j + 9. Sums do not mind the order of columns, if q has
+// the same one: `query_place` and `column` say it.
 #pragma once
 
-template <class T>
-struct Storage; // `Operand`: type of products; FACTOR times an operand is a code's value; GIVEN: the same type of a
-                // caller's
-
-template <> struct Storage<float> {
-    typedef float Operand;
-    static constexpr bool CODES = false, SCALED = false, TENSOR = false;
-    static constexpr float FACTOR = 1;
-    static constexpr int GIVEN = GIVEN_F32;
+// OPERAND is the type of products, FACTOR times one of them a code's value; SAME the Given of the same type, -1 for
+// none.
+template <class OPERAND, bool IS_CODE, bool HAS_SCALES, int FACTOR_OF, int SAME> struct StoredAs {
+    typedef OPERAND Operand;
+    static constexpr bool CODES = IS_CODE, SCALED = HAS_SCALES, TENSOR = sizeof(OPERAND) < 4;
+    static constexpr float FACTOR = FACTOR_OF;
+    static constexpr int GIVEN = SAME;
 };
 
-template <> struct Storage<f16> {
-    typedef f16 Operand;
-    static constexpr bool CODES = false, SCALED = false, TENSOR = true;
-    static constexpr float FACTOR = 1;
-    static constexpr int GIVEN = GIVEN_F16;
-};
-
-template <> struct Storage<bf16> {
-    typedef bf16 Operand;
-    static constexpr bool CODES = false, SCALED = false, TENSOR = true;
-    static constexpr float FACTOR = 1;
-    static constexpr int GIVEN = GIVEN_BF16;
-};
-
-template <> struct Storage<i8> {
-    typedef f16 Operand;
-    static constexpr bool CODES = true, SCALED = true, TENSOR = true;
-    static constexpr float FACTOR = 1;
-    static constexpr int GIVEN = -1;
-};
-
-template <> struct Storage<e4m3> {
-    typedef f16 Operand;
-    static constexpr bool CODES = true, SCALED = true, TENSOR = true;
-    static constexpr float FACTOR = 256;
-    static constexpr int GIVEN = -1;
-};
-
-template <> struct Storage<e5m2> {
-    typedef f16 Operand;
-    static constexpr bool CODES = true, SCALED = false, TENSOR = true;
-    static constexpr float FACTOR = 1;
-    static constexpr int GIVEN = -1;
-};
+template <class T> struct Storage;
+template <> struct Storage<float> : StoredAs<float, false, false, 1, GIVEN_F32> {};
+template <> struct Storage<f16> : StoredAs<f16, false, false, 1, GIVEN_F16> {};
+template <> struct Storage<bf16> : StoredAs<bf16, false, false, 1, GIVEN_BF16> {};
+template <> struct Storage<i8> : StoredAs<f16, true, true, 1, -1> {};
+template <> struct Storage<e4m3> : StoredAs<f16, true, true, 256, -1> {};
+template <> struct Storage<e5m2> : StoredAs<f16, true, false, 1, -1> {};
 
 // Bytes between rows of D elements in shared memory: an odd number of 16-byte chunks, so that 8 rows read at the same
 // column lie in different banks.
@@ -74,8 +44,8 @@ template <int A, int B> PC_DEVICE u32 spread(u32 codes) { return pc_permute(code
 
 // Bytes A and B of `codes` as a pair of operands.
 template <int A, int B> PC_DEVICE u32 operands(u32 codes, i8) {
-    const u32 biased =
-        pc_permute(codes ^ 0x80808080, 0x64646464, A | 0x40 | B << 8 | 0x4000); // f16 of 1024 + 128 + code
+    // f16 of 1024 + 128 + code
+    const u32 biased = pc_permute(codes ^ 0x80808080, 0x64646464, A | 0x40 | B << 8 | 0x4000);
     return pc_subtract_pairs(biased, 0x64806480);
 }
 
@@ -104,7 +74,7 @@ PC_DEVICE float given_number(const void *array, int given, i64 i) {
     return given == GIVEN_F16 ? number(((const f16 *)array)[i]) : number(((const bf16 *)array)[i]);
 }
 
-// The upper half of a float, rounded to nearest even; of NaN the upper half made quiet.
+// Rounded to nearest even; NaN stays a NaN, not the same one.
 PC_DEVICE bf16 rounded_bf16(float x) { return bf16{(u16)pc_pack(x, 0, bf16{})}; }
 PC_DEVICE f16 rounded_f16(float x) { return f16{(u16)pc_pack(x, 0, f16{})}; }
 

@@ -6,8 +6,7 @@ PC_DEVICE void store_number(f16 *to, float x) { *to = rounded_f16(x); }
 PC_DEVICE void store_number(bf16 *to, float x) { *to = rounded_bf16(x); }
 PC_DEVICE void store_number(i8 *to, float x) { *to = (i8)pc_round(x); }
 
-// To nearest, of two the even code: from 2 ** -6 on a mantissa of 3 bits, below multiples of 2 ** -9. At most 448 in
-// size.
+// To nearest even: from 2 ** -6 on a mantissa of 3 bits, below multiples of 2 ** -9; at most 448 in size.
 PC_DEVICE void store_number(e4m3 *to, float x) {
     const u32 bits = pc_bits(x), sign = bits >> 24 & 0x80;
     const float size = x < 0 ? -x : x;
@@ -16,8 +15,7 @@ PC_DEVICE void store_number(e4m3 *to, float x) {
     *to = e4m3{(u8)(sign | (size < 0.015625f ? (u32)pc_round(size * 512) : rounded - (120 << 3)))};
 }
 
-// To nearest even, from 2 ** -14 on a mantissa of 2 bits, below multiples of 2 ** -16; infinity where that is too
-// large.
+// To nearest even: from 2 ** -14 on a mantissa of 2 bits, below multiples of 2 ** -16; or infinity.
 PC_DEVICE void store_number(e5m2 *to, float x) {
     const u32 bits = pc_bits(x), sign = bits >> 24 & 0x80, size_bits = bits & 0x7fffffff;
     const u32 rounded = (size_bits + 0xfffff + (size_bits >> 21 & 1)) >> 21; // exponent, biased by 127, and 2 bits
@@ -48,11 +46,10 @@ PC_DEVICE void store_head(T *to, float *scale_to, const void *from, int given, i
     u32 largest = 0;
     for (int c = lane; c < width; c += 32) {
         const u32 size = pc_bits(given_number(from, given, at + c)) & 0x7fffffff;
-        if (size < 0x7f800000 && size > largest) largest = size;
+        if (size < 0x7f800000) take_larger(largest, size);
     }
     for (int distance = 16; distance; distance /= 2) {
-        const u32 theirs = pc_bits(pc_exchange(pc_from_bits(largest), distance));
-        if (theirs > largest) largest = theirs;
+        take_larger(largest, pc_bits(pc_exchange(pc_from_bits(largest), distance)));
     }
     const float most = largest_code(T{});
     float scale = pc_divide(pc_from_bits(largest), most);

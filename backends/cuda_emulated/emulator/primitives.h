@@ -122,6 +122,7 @@ inline float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126f ? __builti
 PC_DEVICE float pc_exp2(float x) { return emulator::flushed(__builtin_exp2f(x)); }
 PC_DEVICE float pc_log2(float x) { return __builtin_log2f(emulator::flushed(x)); }
 PC_DEVICE float pc_divide(float x, float y) { return x / y; }
+PC_DEVICE float pc_fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 PC_DEVICE float pc_tanh(float x) { return __builtin_tanhf(x); }
 
 PC_DEVICE int pc_round(float x) {

@@ -6,6 +6,7 @@ import numpy as np
 
 from pagedcache.backends.cuda._backend import KernelBackend
 from pagedcache.backends.cuda_emulated._backend import EmulatedGpu
+from pagedcache.backends.cuda_emulated._interpreter import PtxInterpreter
 from pagedcache.spec import CacheSpec
 from pagedcache.testing._mixtures import random_tree
 from pagedcache.testing.scenes import make_scene
@@ -23,6 +24,15 @@ class EmulatedBackend(KernelBackend):
 
     def __init__(self, **options):
         super().__init__(EmulatedGpu(**options))
+
+
+class PtxBackend(KernelBackend):
+    """The kernels as they are at the moment, compiled by NVRTC, their PTX interpreted."""
+
+    name = "cuda-ptx"
+
+    def __init__(self):
+        super().__init__(PtxInterpreter())
 
 
 def scene(backend, lengths, dtype="float16", **more):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagedcache.backends.cuda import _nvrtc
+from pagedcache.backends.cuda_emulated import _nvrtc
 from pagedcache.errors import UnsupportedByBackend
 
 

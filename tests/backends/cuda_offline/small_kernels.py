@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from pagedcache.backends.cuda import _nvrtc
+from pagedcache.backends.cuda_emulated import _nvrtc
 from pagedcache.backends.cuda_emulated.ptx import PtxProgram, Region
 
 C_TYPES = {

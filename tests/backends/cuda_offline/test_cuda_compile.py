@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from instantiations import ARCHITECTURES, TENSOR, Case, attention, others
 
-from pagedcache.backends.cuda import _kernels, _nvrtc, _params
+from pagedcache.backends.cuda import _kernels, _params
 from pagedcache.backends.cuda._kernels import Kernel
+from pagedcache.backends.cuda_emulated import _nvrtc
 
 pytestmark = pytest.mark.cuda_offline
 

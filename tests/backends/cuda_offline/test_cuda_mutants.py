@@ -10,20 +10,12 @@ from battery import SMALL, EmulatedBackend, far_blocks, first_failure
 from mutants import MUTANTS
 
 from pagedcache.backends.cuda import _kernels
-from pagedcache.backends.cuda_emulated._compiler import SANITIZERS, compiler, preload
+from pagedcache.backends.cuda_emulated._compiler import SANITIZERS, preload
 from pagedcache.errors import UnsupportedByBackend
 
-pytestmark = pytest.mark.cuda_offline
+pytestmark = [pytest.mark.cuda_offline, pytest.mark.usefixtures("cxx")]
 HERE = Path(__file__).parent
 ASKED = {"threads": "thread", "addresses": "address,undefined"}
-
-
-@pytest.fixture(autouse=True)
-def _needs_a_compiler():
-    try:
-        compiler()
-    except UnsupportedByBackend as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

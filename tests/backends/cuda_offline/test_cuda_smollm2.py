@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from pagedcache import KVCache
-from pagedcache.backends.cuda_emulated._compiler import compiler
-from pagedcache.errors import UnsupportedByBackend
 from pagedcache.serving import generate
 
-pytestmark = pytest.mark.cuda_offline
+pytestmark = [pytest.mark.cuda_offline, pytest.mark.usefixtures("cxx")]
 
 RUNS = json.loads((Path(__file__).parents[2] / "data" / "smollm2_greedy.json").read_text())["runs"]
 SHORT = [run for run in RUNS if "prompt" in run]
@@ -19,10 +17,6 @@ FEW = 8
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_greedy_tokens(smollm2, dtype):
-    try:
-        compiler()
-    except UnsupportedByBackend as reason:
-        pytest.skip(str(reason))
     with KVCache(smollm2[0].cache_spec(dtype=dtype), num_blocks=9, backend="cuda-emulated") as cache:
         prompts = [run["prompt_tokens"] for run in SHORT]
         result = generate(*smollm2, prompts, cache, max_tokens=FEW, ends=frozenset())

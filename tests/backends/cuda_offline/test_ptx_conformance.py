@@ -1,20 +1,11 @@
 """The CUDA kernels, as NVRTC compiles them for a GPU, pass the suite of all backends when their PTX is interpreted."""
 
 import pytest
-from battery import SCENES
+from battery import SCENES, PtxBackend
 
-from pagedcache.backends.cuda._backend import KernelBackend
-from pagedcache.backends.cuda_emulated._interpreter import PtxInterpreter
 from pagedcache.testing import BackendConformance
 
 pytestmark = [pytest.mark.cuda_offline, pytest.mark.usefixtures("nvrtc")]
-
-
-class PtxBackend(KernelBackend):
-    name = "cuda-ptx"
-
-    def __init__(self):
-        super().__init__(PtxInterpreter())
 
 
 @pytest.fixture
@@ -28,9 +19,11 @@ def test_scenes_that_go_through_every_branch(backend, scene):
 
 
 class TestEssentials:
-    """Bits that are stored: subnormal numbers count for nothing on a GPU, unless an instruction says so."""
+    """What an emulator on x86 does not show: subnormal numbers, which operators of a GPU take for 0; alignment."""
 
     test_stored_bits = BackendConformance.test_stored_bits
+    test_every_value_is_read_as_it_is_stored = BackendConformance.test_every_value_is_read_as_it_is_stored
+    test_inputs_of_every_form = BackendConformance.test_inputs_of_every_form
 
 
 @pytest.mark.slow

@@ -1,21 +1,12 @@
 """Kernels with a seeded bug are caught when their PTX is interpreted, and those without are not accused."""
 
 import pytest
-from battery import SCENES, SMALL, far_blocks, first_failure
+from battery import SCENES, SMALL, PtxBackend, far_blocks, first_failure
 from mutants import MUTANTS
 
 from pagedcache.backends.cuda import _kernels
-from pagedcache.backends.cuda._backend import KernelBackend
-from pagedcache.backends.cuda_emulated._interpreter import PtxInterpreter
 
 pytestmark = [pytest.mark.cuda_offline, pytest.mark.slow, pytest.mark.usefixtures("nvrtc")]
-
-
-class PtxBackend(KernelBackend):
-    name = "cuda-ptx"
-
-    def __init__(self):
-        super().__init__(PtxInterpreter())
 
 
 def scenes(mutant):
