@@ -146,6 +146,46 @@ def test_steps_of_nothing(tiny):
             cache.commit(step, [])
 
 
+@pytest.mark.parametrize("at", [[2, 8, 3], [5, 5], [], np.arange(9, dtype=np.uint8)])
+def test_logits_at_some_tokens(tiny, at):
+    """Those of a draft's tokens, say; in the caller's order, within either sequence, twice if asked for twice."""
+    model, _ = tiny
+    tokens = np.arange(9)
+    with cache_for(model, block_size=4) as cache:
+        step = cache.extend(cache.admit([tokens[:3], tokens[3:]]).ids, [3, 6])
+        expected = model.forward(tokens, step, cache, all_logits=True)
+        logits = model.forward(tokens, step, cache, at=at)
+    assert logits.shape == (len(at), 280)
+    np.testing.assert_allclose(logits, expected[np.asarray(at, int)], atol=1e-5)
+
+
+def test_logits_at_tokens_beside_a_sequence_without_new_ones(tiny):
+    model, _ = tiny
+    with cache_for(model) as cache:
+        step = cache.extend(cache.admit([[1, 2], [3]]).ids, [2, 0])
+        assert model.forward([1, 2], step, cache, at=[0]).shape == (1, 280)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"at": [0, 2]}, ValueError, "at reaches from 0 to 2; the step has tokens 0 to 1"),
+        ({"at": [-1]}, ValueError, "at reaches from -1 to -1; the step has tokens 0 to 1"),
+        ({"at": 1}, ValueError, r"at has shape \(\); it is one row of indices"),
+        ({"at": [[0], [1]]}, ValueError, r"at has shape \(2, 1\)"),
+        ({"at": [1.0]}, TypeError, "at is of float64"),
+        ({"at": [True, False]}, TypeError, "at is of bool"),
+        ({"at": [1], "all_logits": True}, ValueError, "at and all_logits are both given"),
+    ],
+)
+def test_logits_that_cannot_be_had_are_refused(tiny, options, error, match):
+    model, _ = tiny
+    with cache_for(model) as cache:
+        step = cache.extend(cache.admit([[1, 2]]).ids, 2)
+        with pytest.raises(error, match=match):
+            model.forward([1, 2], step, cache, **options)
+
+
 @pytest.mark.parametrize(
     ("metadata", "match"),
     [

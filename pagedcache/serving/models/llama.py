@@ -5,19 +5,16 @@ nothing here knows which sequence a token belongs to, beyond its position. Weigh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pagedcache._tensors import on_host
-from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models.gguf_file import GGUFFile
 from pagedcache.serving.models.llama_config import LlamaConfig
+from pagedcache.serving.models.llama_weights import Float32, LlamaLayer, Weights
 from pagedcache.spec import CacheSpec
-
-Float32 = NDArray[np.float32]
 
 
 class NewTokens(Protocol):
@@ -37,35 +34,6 @@ class Attends(Protocol):
 
     def attend(self, layer: int, q: Any, k: Any, v: Any, step: Any) -> Any:
         """Store k and v of the new tokens, then return what q attends to, [tokens, heads, v_head_dim]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """``x @ weight + bias``."""
-
-    weight: Float32  # [in, out]; a GGUF has [out, in], by which BLAS multiplies few tokens more slowly
-    bias: Float32 | None  # [out]
-
-    def __call__(self, x: Float32) -> Float32:
-        y = x @ self.weight
-        if self.bias is not None:
-            y += self.bias
-        return y
-
-
-@dataclass(frozen=True, slots=True)
-class LlamaLayer:
-    """The weights of one layer."""
-
-    attn_norm: Float32  # [width]
-    attn_q: Linear  # width -> heads * head_dim
-    attn_k: Linear  # width -> kv_heads * head_dim
-    attn_v: Linear  # width -> kv_heads * v_head_dim
-    attn_output: Linear  # heads * v_head_dim -> width
-    ffn_norm: Float32  # [width]
-    ffn_gate: Linear  # width -> ffn_width
-    ffn_up: Linear  # width -> ffn_width
-    ffn_down: Linear  # ffn_width -> width
 
 
 class LlamaModel:
@@ -121,25 +89,10 @@ class LlamaModel:
         UnsupportedModel
             The file asks for arithmetic that is not here, lacks a tensor, or has one too many or of a wrong shape.
         """
-        config = LlamaConfig.from_metadata(file.metadata)
-        weights = _Weights(file)
-        c = config
-        q, k, v = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.v_head_dim
+        config = c = LlamaConfig.from_metadata(file.metadata)
+        weights = Weights(file)
         embedding = weights.array("token_embd.weight", c.vocab, c.width)
-        layers = [
-            LlamaLayer(
-                attn_norm=weights.array(f"blk.{i}.attn_norm.weight", c.width),
-                attn_q=weights.linear(f"blk.{i}.attn_q", q, c.width),
-                attn_k=weights.linear(f"blk.{i}.attn_k", k, c.width),
-                attn_v=weights.linear(f"blk.{i}.attn_v", v, c.width),
-                attn_output=weights.linear(f"blk.{i}.attn_output", c.width, c.heads * c.v_head_dim),
-                ffn_norm=weights.array(f"blk.{i}.ffn_norm.weight", c.width),
-                ffn_gate=weights.linear(f"blk.{i}.ffn_gate", c.ffn_width, c.width),
-                ffn_up=weights.linear(f"blk.{i}.ffn_up", c.ffn_width, c.width),
-                ffn_down=weights.linear(f"blk.{i}.ffn_down", c.width, c.ffn_width),
-            )
-            for i in range(c.layers)
-        ]
+        layers = [LlamaLayer.read(weights, i, config) for i in range(c.layers)]
         norm = weights.array("output_norm.weight", c.width)
         head = weights.optional("output.weight", c.vocab, c.width)
         factors = weights.optional("rope_freqs.weight", c.rope_dim // 2)
@@ -150,7 +103,15 @@ class LlamaModel:
         """Return the shape of the cache that this model's keys and values need."""
         return self.config.cache_spec(dtype=dtype, block_size=block_size)
 
-    def forward(self, tokens: ArrayLike, step: NewTokens, cache: Attends, *, all_logits: bool = False) -> Float32:
+    def forward(
+        self,
+        tokens: ArrayLike,
+        step: NewTokens,
+        cache: Attends,
+        *,
+        at: ArrayLike | None = None,
+        all_logits: bool = False,
+    ) -> Float32:
         """Run the new tokens of a step through the model.
 
         Parameters
@@ -161,37 +122,33 @@ class LlamaModel:
             From ``cache.extend``; its owner commits it afterwards.
         cache : KVCache
             Made with :meth:`cache_spec`; it gets the keys and values of all layers.
+        at : array_like of int, shape [n], optional
+            Return the logits after these of the step's new tokens, in this order, instead of after the last one of
+            each sequence. The head is the dearest product of a small model: ask for no more than what is looked at.
         all_logits : bool
-            Return the logits after every token, instead of after the last one of each sequence.
+            Return the logits after every token.
 
         Returns
         -------
-        ndarray of float32, shape [sequences, vocab] or [tokens, vocab]
+        ndarray of float32, shape [sequences, vocab], [n, vocab] or [tokens, vocab]
 
         Raises
         ------
         TypeError
-            Token ids are not integers.
+            Token ids, or what is in `at`, are not integers.
         ValueError
-            A token id is outside of the vocabulary, there are not as many as the step has new tokens, or a sequence
-            has none (after which no logits stand) and `all_logits` is not set. Nothing was stored.
+            A token id is outside of the vocabulary, there are not as many as the step has new tokens, `at` names a
+            token that the step lacks or is given along with `all_logits`, or a sequence has no new token (after which
+            no logits stand) and neither is given. Nothing was stored.
         """
-        ids = np.asarray(tokens)
-        if not ids.size:
-            ids = ids.astype(np.int64)  # an empty list is float64
-        if ids.dtype.kind not in "iu":
-            raise TypeError(f"tokens is of {ids.dtype}; token ids are integers")
+        ids = _integers("tokens", tokens)
         if ids.shape != step.positions.shape:
             raise ValueError(f"tokens has shape {ids.shape}; the step has {step.positions.shape[0]} new tokens")
         if ids.size and not 0 <= ids.min() <= ids.max() < self.config.vocab:
             raise ValueError(
                 f"token ids reach from {ids.min()} to {ids.max()}; the vocabulary ends at {self.config.vocab - 1}"
             )
-        if not all_logits and not (counts := np.diff(step.qo_indptr)).all():
-            raise ValueError(
-                f"sequence {int((counts == 0).argmax())} of the step has no new token, hence no logits: "
-                "leave it out of the step, or ask for all_logits=True"
-            )
+        wanted = _rows(step, at, all_logits)
         angles = step.positions[:, None, None] * self._rope_frequencies
         turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         x = self._embedding[ids]
@@ -199,9 +156,7 @@ class LlamaModel:
             x += self._attention(number, layer, x, turn, step, cache)
             h = self._normalise(x, layer.ffn_norm)
             x += layer.ffn_down(_silu(layer.ffn_gate(h)) * layer.ffn_up(h))
-        if not all_logits:
-            x = x[step.qo_indptr[1:] - 1]
-        logits: Float32 = self._normalise(x, self._norm) @ self._head.T
+        logits: Float32 = self._normalise(x[wanted], self._norm) @ self._head.T
         return logits
 
     def _attention(
@@ -222,6 +177,38 @@ class LlamaModel:
         return scaled
 
 
+def _integers(name: str, values: ArrayLike) -> NDArray[np.integer]:
+    array = np.asarray(values)
+    if not array.size:
+        array = array.astype(np.int64)  # an empty list is float64
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} is of {array.dtype}; token ids and indices are integers")
+    return array
+
+
+def _rows(step: NewTokens, at: ArrayLike | None, all_logits: bool) -> NDArray[np.integer] | slice:
+    """Which of a step's new tokens get logits."""
+    if all_logits:
+        if at is not None:
+            raise ValueError("at and all_logits are both given: at names the tokens, all_logits asks for all of them")
+        return slice(None)
+    if at is not None:
+        rows, count = _integers("at", at), len(step.positions)
+        if rows.ndim != 1:
+            raise ValueError(f"at has shape {rows.shape}; it is one row of indices")
+        if rows.size and not 0 <= rows.min() <= rows.max() < count:
+            raise ValueError(f"at reaches from {rows.min()} to {rows.max()}; the step has tokens 0 to {count - 1}")
+        return rows
+    counts = np.diff(step.qo_indptr)
+    if not counts.all():
+        raise ValueError(
+            f"sequence {int((counts == 0).argmax())} of the step has no new token, hence no logits: leave it out of "
+            "the step, name the tokens with at, or ask for all_logits=True"
+        )
+    last: NDArray[np.int32] = step.qo_indptr[1:] - 1
+    return last
+
+
 def _rotate(x: Float32, turn: tuple[Float32, Float32]) -> Float32:
     """Rotate the pairs (0, 1), (2, 3), ... of each head by their token's angles, in place (RoPE).
 
@@ -239,39 +226,3 @@ def _silu(x: Float32) -> Float32:
     with np.errstate(over="ignore"):  # exp(-x) is inf for very negative x, and x / inf is right
         gated: Float32 = x / (1 + np.exp(-x))
         return gated
-
-
-class _Weights:
-    """Takes tensors out of a file by name and expected shape, and tells which ones nobody took."""
-
-    def __init__(self, file: GGUFFile) -> None:
-        self._file = file
-        self._left = set(file.tensors)
-
-    def array(self, name: str, *shape: int) -> Float32:
-        array = self.optional(name, *shape)
-        if array is None:
-            raise UnsupportedModel(f"{self._file.path}: the tensor {name!r} is missing")
-        return array
-
-    def optional(self, name: str, *shape: int) -> Float32 | None:
-        if name not in self._left:
-            return None
-        found = self._file.tensors[name].shape
-        if found != shape:
-            raise UnsupportedModel(
-                f"{self._file.path}: the tensor {name!r} has shape {found}; the metadata say {shape}"
-            )
-        self._left.remove(name)
-        return self._file.float32(name)
-
-    def linear(self, name: str, outputs: int, inputs: int) -> Linear:
-        weight = np.ascontiguousarray(self.array(f"{name}.weight", outputs, inputs).T)
-        return Linear(weight, self.optional(f"{name}.bias", outputs))
-
-    def refuse_leftovers(self) -> None:
-        if self._left:
-            names = ", ".join(sorted(self._left)[:3])
-            raise UnsupportedModel(
-                f"{self._file.path}: {len(self._left)} tensors have no place in a llama model ({names})"
-            )
