@@ -2,8 +2,11 @@
 
 from pagedcache.serving.beam_search import beam_search
 from pagedcache.serving.conversation import Conversation, Turn
+from pagedcache.serving.drafting import Drafter, PromptLookup
+from pagedcache.serving.engine import Engine
 from pagedcache.serving.generate import generate
-from pagedcache.serving.results import Completion, Generation, Moment, Report
+from pagedcache.serving.requests import Piece, Request
+from pagedcache.serving.results import Completion, Finish, Generation, Moment, Report
 from pagedcache.serving.sampler import Sampler, Sampling
 from pagedcache.serving.step_profile import DecodeProfile, StepTimes, profile_decode
 
@@ -11,9 +14,15 @@ __all__ = [
     "Completion",
     "Conversation",
     "DecodeProfile",
+    "Drafter",
+    "Engine",
+    "Finish",
     "Generation",
     "Moment",
+    "Piece",
+    "PromptLookup",
     "Report",
+    "Request",
     "Sampler",
     "Sampling",
     "StepTimes",

@@ -19,49 +19,67 @@ class Need:
 def needs_of(
     prompts: Sequence[Sequence[int]], branches: int, max_tokens: int, context: int, cache: KVCache
 ) -> list[Need]:
-    """Tell what each prompt needs, or refuse them all.
+    """Tell what each prompt needs of what the cache has free, or refuse them all; see `need_of`."""
+    free_rows = cache.sequences.max_sequences - cache.sequences.num_sequences
+    return [
+        need_of(f"prompt {index}", ids, branches, branches, max_tokens, context, cache, cache.pool.num_free, free_rows)
+        for index, ids in enumerate(prompts)
+    ]
+
+
+def need_of(
+    name: str,
+    prompt: Sequence[int],
+    branches: int,
+    together: int,
+    max_tokens: int,
+    context: int,
+    cache: KVCache,
+    free_blocks: int,
+    free_rows: int,
+) -> Need:
+    """Tell what a prompt needs, or refuse it.
 
     Parameters
     ----------
-    prompts : sequence of sequences of int
+    name : str
+        Of the prompt, for messages.
+    prompt : sequence of int
         Token ids.
     branches : int
-        Sequences that go on from each prompt.
+        Sequences that go on from it.
+    together : int
+        How many of them have to be in the cache at the same time.
     max_tokens : int
         Most new tokens of each of them.
     context : int
         Tokens, the longest sequence that the model was trained for.
     cache : KVCache
+    free_blocks, free_rows : int
+        What there is for it, if nothing else of the caller's runs.
 
     Raises
     ------
     ValueError
-        A prompt is empty or longer than the model's context, or may grow beyond the cache's max_length.
+        The prompt is empty or longer than the model's context, or may grow beyond the cache's max_length.
     OutOfBlocks, OutOfSequences
-        A prompt would not fit into what the cache has free, even if alone.
+        It would not fit, even if alone.
     """
-    free_blocks = cache.pool.num_free
-    free_rows = cache.sequences.max_sequences - cache.sequences.num_sequences
-    if prompts and branches > free_rows:
+    if branches > free_rows:
         raise OutOfSequences(f"{branches} sequences go on from one prompt; the cache has room for {free_rows}")
-    needs = []
-    for index, ids in enumerate(prompts):
-        tokens = list(ids)
-        length = len(tokens)
-        if not 0 < length < context:
-            raise ValueError(f"prompt {index} has {length} tokens; the model takes 1 to {context - 1}")
-        limit = min(max_tokens, context - length)
-        stored = length + limit - 1  # the last token is never computed
-        longest = cache.spec.blocks_per_sequence(stored)
-        blocks = longest + (branches - 1) * (longest - length // cache.spec.block_size)
-        if blocks > free_blocks:
-            raise OutOfBlocks(
-                f"prompt {index} may need {blocks} blocks ({branches} x up to {length} + {limit} tokens), "
-                f"{free_blocks} are free: give the cache more memory, or ask for fewer tokens or texts"
-            )
-        if stored > cache.sequences.max_length:
-            raise ValueError(
-                f"prompt {index} may grow to {stored} tokens; the cache's max_length is {cache.sequences.max_length}"
-            )
-        needs.append(Need(tokens, limit, blocks))
-    return needs
+    tokens = list(prompt)
+    length = len(tokens)
+    if not 0 < length < context:
+        raise ValueError(f"{name} has {length} tokens; the model takes 1 to {context - 1}")
+    limit = min(max_tokens, context - length)
+    stored = length + limit - 1  # the last token is never computed
+    longest = cache.spec.blocks_per_sequence(stored)
+    tail = longest - length // cache.spec.block_size
+    if (least := longest + (together - 1) * tail) > free_blocks:
+        raise OutOfBlocks(
+            f"{name} may need {least} blocks ({together} x up to {length} + {limit} tokens), {free_blocks} are free: "
+            "give the cache more memory, or ask for fewer tokens or texts"
+        )
+    if stored > cache.sequences.max_length:
+        raise ValueError(f"{name} may grow to {stored} tokens; the cache's max_length is {cache.sequences.max_length}")
+    return Need(tokens, limit, longest + (branches - 1) * tail)

@@ -1,20 +1,15 @@
 """Beam search on a paged cache: beams are sequences that share every block up to where they part."""
 
 from collections.abc import Sequence
-from time import perf_counter
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pagedcache.cache import KVCache
-from pagedcache.core import AdmitStatus
 from pagedcache.errors import OutOfBlocks
-from pagedcache.serving._beams import Beams
-from pagedcache.serving._compute import compute
-from pagedcache.serving._needs import Need, needs_of
-from pagedcache.serving._run import PrefillCallback
+from pagedcache.serving._checks import check_beams, check_numbers
+from pagedcache.serving._needs import needs_of
+from pagedcache.serving.engine import Engine
+from pagedcache.serving.generate import PrefillCallback
 from pagedcache.serving.models import LlamaModel, Tokenizer
-from pagedcache.serving.results import Completion, Generation, Report
+from pagedcache.serving.results import Completion, Finish, Generation
 
 
 def beam_search(
@@ -84,104 +79,39 @@ def beam_search(
     ...     beam_search(model, tokenizer, [prompt], cache, max_tokens=3).completions[0].text
     ' Paris. The'
     """
-    for name, value in (("beams", beams), ("n", n), ("max_tokens", max_tokens), ("step_tokens", step_tokens)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")
-    if n > beams:
-        raise ValueError(f"n is {n}; {beams} beams find at most {beams} texts")
-    if not 0 <= length_penalty <= 10:
-        raise ValueError(f"length_penalty is {length_penalty}; it must be from 0 to 10")
+    check_numbers(beams=beams, n=n, max_tokens=max_tokens, step_tokens=step_tokens)
     if ends is None:
         ends = tokenizer.ends
-    if beams > (most := model.config.vocab - len(ends)):
-        raise ValueError(f"beams is {beams}; the first token that does not end a text can only be one of {most}")
-    needs = needs_of(prompts, beams, max_tokens, model.config.context, cache)
-    search = _Search(model, cache, step_tokens, needs, on_prefill, on_step)
-    completions = []
-    for index, need in enumerate(needs):
-        found = Beams(width=beams, keep=n, limit=need.limit, length_penalty=length_penalty, ends=ends)
-        search.run(index, need, found, beams)
-        completions += [
-            Completion(index, rank, list(each.tokens), tokenizer.decode(each.tokens), each.ended, each.score)
-            for rank, each in enumerate(found.best())
-        ]
-    return Generation(completions, search.report)
+    check_beams(beams, n, length_penalty, model.config.vocab - len(ends))
+    needs = needs_of(prompts, beams, max_tokens, model.config.context, cache)  # all prompts, or none
+    prompt_tokens = sum(len(need.tokens) for need in needs)
 
+    def tell(done: int, _: int) -> None:
+        if on_prefill is not None:
+            on_prefill(done, prompt_tokens)
 
-class _Search:
-    """What the searches of one call have in common."""
-
-    def __init__(
-        self,
-        model: LlamaModel,
-        cache: KVCache,
-        step_tokens: int,
-        needs: list[Need],
-        on_prefill: PrefillCallback | None,
-        on_step: PrefillCallback | None,
-    ) -> None:
-        self.report = Report(cache.spec, model.config.context)
-        self.report.prompt_tokens = sum(len(need.tokens) for need in needs)
-        self._model, self._cache, self._step_tokens = model, cache, step_tokens
-        self._on_prefill, self._on_step = on_prefill, on_step
-        self._prefilled = 0  # prompt tokens done
-        self._steps = 0  # after the prompts, done
-        self._most_steps = sum(need.limit - 1 for need in needs)
-
-    def run(self, index: int, need: Need, beams: Beams, width: int) -> None:
-        """Follow the beams of one prompt until they are done."""
-        cache, report = self._cache, self.report
-        admission = cache.admit([need.tokens])
-        if admission.status[0] != AdmitStatus.ADMITTED:
-            raise OutOfBlocks(f"prompt {index} needs {need.blocks} blocks, and others hold them")
-        ids = [int(admission.ids[0])]
-        try:
-            logits = self._prefill(need, ids, int(admission.cached[0]))
-            beams.advance(logits)
-            report.new_tokens += len(beams.live)
-            if not beams.done:
-                ids += cache.fork(ids, width - 1)[0].tolist()
-            for length in range(len(need.tokens) + 1, len(need.tokens) + need.limit):
-                if beams.done:
-                    break
-                started = perf_counter()
-                logits, copied = compute(self._model, cache, ids, beams.last_tokens)
-                report.decode_seconds += perf_counter() - started
-                report.decode_tokens += width
-                report.copied += copied
-                self._observe(need, width, length)
-                parents = beams.advance(logits)
-                report.new_tokens += len(beams.live)
-                if not beams.done:
-                    cache.reorder(ids, parents)
-                self._count_step()
-        finally:
-            cache.release(ids)
-
-    def _prefill(self, need: Need, ids: list[int], cached: int) -> NDArray[np.float32]:
-        """Compute the prompt beyond what is cached; logits after its last token, [1, vocab]."""
-        self.report.reused_tokens += cached
-        self._count_prefilled(cached)
-        for first in range(cached, len(need.tokens), self._step_tokens):
-            row = need.tokens[first : first + self._step_tokens]
-            started = perf_counter()
-            logits, copied = compute(self._model, self._cache, ids, [row])
-            self.report.prefill_seconds += perf_counter() - started
-            self.report.copied += copied
-            self._observe(need, 1, first + len(row))
-            self._count_prefilled(len(row))
-        return logits
-
-    def _observe(self, need: Need, sequences: int, length: int) -> None:
-        lengths = [length] * sequences
-        self.report.observe(self._cache.stats(), lengths, sequences * (len(need.tokens) + need.limit))
-
-    def _count_prefilled(self, tokens: int) -> None:
-        self._prefilled += tokens
-        if self._on_prefill is not None and tokens:
-            self._on_prefill(self._prefilled, self.report.prompt_tokens)
-
-    def _count_step(self) -> None:
-        self._steps += 1
-        if self._on_step is not None:
-            self._on_step(self._steps, self._most_steps)
+    engine = Engine(
+        model,
+        cache,
+        tokenizer,
+        ends=ends,
+        step_tokens=step_tokens,
+        preemption="never",
+        observe=True,
+        on_prefill=tell,
+    )
+    completions: list[Completion] = []
+    steps, most_steps = 0, sum(need.limit - 1 for need in needs)
+    with engine:
+        for index, prompt in enumerate(prompts):
+            request = engine.submit(prompt, max_tokens=max_tokens, n=n, beams=beams, length_penalty=length_penalty)
+            while not request.done:
+                begun = request.first_token is not None
+                engine.step()
+                steps += begun
+                if begun and on_step is not None:
+                    on_step(steps, most_steps)
+            if request.completions[0].finish is Finish.REFUSED:
+                raise OutOfBlocks(f"prompt {index} needs {request.blocks} blocks, and others hold them")
+            completions += request.completions
+    return Generation(completions, engine.report)

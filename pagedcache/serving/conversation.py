@@ -8,8 +8,7 @@ for something else, the turn takes longer, and that is all.
 import dataclasses
 
 from pagedcache.cache import KVCache
-from pagedcache.serving._run import PrefillCallback, TextCallback
-from pagedcache.serving.generate import generate
+from pagedcache.serving.generate import PrefillCallback, TextCallback, generate
 from pagedcache.serving.models import LlamaModel, Tokenizer
 from pagedcache.serving.sampler import Sampling
 

@@ -1,12 +1,21 @@
 """Generating text for several prompts at once on a paged KV cache."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pagedcache.cache import KVCache
-from pagedcache.serving._run import PrefillCallback, Run, TextCallback
+from pagedcache.errors import OutOfBlocks
+from pagedcache.serving._checks import check_numbers
+from pagedcache.serving._needs import needs_of
+from pagedcache.serving.engine import Engine
 from pagedcache.serving.models import LlamaModel, Tokenizer
-from pagedcache.serving.results import Generation
+from pagedcache.serving.requests import Piece
+from pagedcache.serving.results import Finish, Generation
 from pagedcache.serving.sampler import Sampling
+
+TextCallback = Callable[[int, str, bool], None]
+"""Called with a sequence's index, the next piece of its text, and whether that was the last one."""
+PrefillCallback = Callable[[int, int], None]
+"""Called with the prompt tokens that are done, and all there are."""
 
 
 def generate(
@@ -67,19 +76,30 @@ def generate(
     ...     generate(model, tokenizer, [prompt], cache).completions[0].text
     'The capital of France is Paris.'
     """
-    for name, value in (("n", n), ("max_tokens", max_tokens), ("step_tokens", step_tokens)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")
-    if sampling is None:
-        sampling = Sampling()
-    if ends is None:
-        ends = tokenizer.ends
-    run = Run(model, tokenizer, cache, sampling, step_tokens, ends, on_text, on_prefill)
-    run.plan(prompts, n, max_tokens)
-    try:
-        while run.waiting or run.running:
-            run.admit()
-            run.step()
-    finally:
-        cache.release([sequence.id for sequence in run.running])
-    return Generation(run.completions, run.report)
+    check_numbers(n=n, max_tokens=max_tokens, step_tokens=step_tokens)
+    needs_of(prompts, n, max_tokens, model.config.context, cache)  # all prompts, or none
+    engine = Engine(
+        model,
+        cache,
+        tokenizer,
+        ends=ends,
+        step_tokens=step_tokens,
+        preemption="never",
+        observe=True,
+        on_prefill=on_prefill,
+    )
+
+    def tell(piece: Piece) -> None:
+        if on_text is not None and (piece.text or piece.last):
+            on_text(piece.completion.prompt * n + piece.completion.sample, piece.text, piece.last)
+
+    with engine:
+        requests = [
+            engine.submit(prompt, n=n, max_tokens=max_tokens, sampling=sampling, on_piece=tell if on_text else None)
+            for prompt in prompts
+        ]
+        engine.run()
+    for request in requests:
+        if request.completions[0].finish is Finish.REFUSED:
+            raise OutOfBlocks(f"prompt {request.number} needs {request.blocks} blocks, and others hold them")
+    return Generation([each for request in requests for each in request.completions], engine.report)

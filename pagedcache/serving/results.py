@@ -1,9 +1,25 @@
 """What a generation returns: the texts, and what they took of the cache's memory."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from pagedcache.core import CacheStats
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pagedcache.cache import KVCache
 from pagedcache.spec import CacheSpec
+
+__all__ = ["Completion", "Finish", "Generation", "Moment", "Report"]
+
+
+class Finish(StrEnum):
+    """Why a text ended."""
+
+    END = "end"  #: the model ended it
+    STOP = "stop"  #: it came to one of the request's stop strings
+    LENGTH = "length"  #: max_tokens, or the model's context
+    CANCELLED = "cancelled"  #: by the caller; it has the tokens that were there by then
+    REFUSED = "refused"  #: others hold the memory that it needs, and nothing is left to wait for
 
 
 @dataclass(slots=True)
@@ -14,8 +30,13 @@ class Completion:
     sample: int  # 0 <= sample < n; of a beam search, the rank
     tokens: list[int] = field(default_factory=list)  # without the token that ended the text
     text: str = ""
-    ended: bool = False  # the model ended the text, rather than max_tokens or the model's context
+    finish: Finish | None = None  # why it ended; None: it goes on
     score: float | None = None  # of a beam search
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model ended the text, rather than max_tokens, the model's context or the caller."""
+        return self.finish is Finish.END
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +59,10 @@ class Report:
     context: int  # tokens, the longest sequence that the model was trained for
     prompt_tokens: int = 0
     reused_tokens: int = 0  # of these, found in the prefix cache and not computed
+    prefilled_tokens: int = 0  # computed; those of a prompt that was preempted count again
     new_tokens: int = 0
+    guessed_tokens: int = 0  # proposed by a drafter
+    accepted_tokens: int = 0  # of these, what the model would have chosen
     copied: int = 0  # blocks copied because a shared one was to be written
     prefill_seconds: float = 0.0  # in steps that had prompt tokens
     decode_seconds: float = 0.0  # in all others
@@ -60,20 +84,22 @@ class Report:
         """Bytes of a contiguous cache in which each of these sequences reserves the model's whole context."""
         return self.peak.sequences * self.context * self.spec.bytes_per_token
 
-    def observe(self, stats: CacheStats, lengths: list[int], reserved: int) -> None:
+    def observe(self, cache: KVCache, lengths: ArrayLike, reserved: int) -> None:
         """Keep this moment if it is the fullest so far.
 
         Parameters
         ----------
-        stats : CacheStats
-        lengths : list of int
+        cache : KVCache
+        lengths : array_like of int
             Tokens of each live sequence.
         reserved : int
             See :class:`Moment`.
         """
-        if (stats.used, sum(lengths)) > (self.peak.blocks, self.peak.tokens):
-            alone = sum(self.spec.blocks_per_sequence(length) for length in lengths)
-            self.peak = Moment(len(lengths), sum(lengths), stats.used, stats.shared, alone, reserved)
+        stored = np.asarray(lengths, np.int64)
+        if (cache.pool.num_used, stored.sum()) > (self.peak.blocks, self.peak.tokens):
+            stats = cache.stats()  # looks at every block
+            alone = int((-(-stored // self.spec.block_size)).sum())
+            self.peak = Moment(len(stored), int(stored.sum()), stats.used, stats.shared, alone, reserved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,11 @@ class Sampler:
         self.sampling = sampling
         self._random = np.random.default_rng(np.random.SeedSequence(sampling.seed, spawn_key=stream))
 
+    @property
+    def greedy(self) -> bool:
+        """Whether it takes the likeliest token."""
+        return self.sampling.temperature == 0
+
     def __call__(self, logits: NDArray[np.floating]) -> int:
         """Choose a token.
 
@@ -84,7 +89,7 @@ class Sampler:
             raise ValueError(
                 f"the largest of {logits.size} logits is {logits[best]}, of token {best}; it must be finite"
             )
-        if self.sampling.temperature == 0:
+        if self.greedy:
             return best
         tokens, weights = self._eligible(logits, best)
         total = np.cumsum(weights)

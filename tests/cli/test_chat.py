@@ -160,7 +160,7 @@ def test_interrupt_ends_an_answer_and_not_the_conversation(command, model, termi
         calls.append(arguments)
         if len(calls) == 8:  # 5 are the first answer's
             raise KeyboardInterrupt
-        return whole(*arguments)
+        return whole(*arguments, **options)
 
     monkeypatch.setattr(LlamaModel, "forward", interrupted)
     terminal("the", "and", "and")
@@ -172,7 +172,7 @@ def test_interrupt_ends_an_answer_and_not_the_conversation(command, model, termi
 
 
 def test_interrupt_in_a_pipe_ends(chat, monkeypatch):
-    def interrupt(*arguments):
+    def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pagedcache.serving.models.LlamaModel.forward", interrupt)

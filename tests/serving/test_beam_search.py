@@ -205,11 +205,11 @@ def test_error_in_a_callback_releases_everything(run, cache_of, at):
 def test_interrupt_within_a_step_releases_everything(run, cache_of, tiny, monkeypatch):
     whole, calls = tiny[0].forward, []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         calls.append(arguments)
         if len(calls) == 5:
             raise KeyboardInterrupt
-        return whole(*arguments)
+        return whole(*arguments, **options)
 
     cache = cache_of()
     monkeypatch.setattr(tiny[0], "forward", interrupted)

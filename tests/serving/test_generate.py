@@ -222,11 +222,11 @@ def test_interrupt_within_a_step_releases_everything(run, cache_of, tiny, monkey
     owner = cache if at == "commit" else tiny[0]
     whole, calls = getattr(owner, at), []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         calls.append(arguments)
         if len(calls) == 3 and moment == "before":
             raise KeyboardInterrupt
-        result = whole(*arguments)
+        result = whole(*arguments, **options)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return result

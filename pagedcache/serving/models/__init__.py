@@ -5,6 +5,17 @@ from pagedcache.serving.models.gguf_file import GGUFFile
 from pagedcache.serving.models.llama import LlamaModel
 from pagedcache.serving.models.llama_config import LlamaConfig
 from pagedcache.serving.models.load import load_model
+from pagedcache.serving.models.runner import Runner, RunnerConfig
 from pagedcache.serving.models.tokenizer import TextStream, Tokenizer
 
-__all__ = ["GGUFFile", "LlamaConfig", "LlamaModel", "TextStream", "Tokenizer", "find_model", "load_model"]
+__all__ = [
+    "GGUFFile",
+    "LlamaConfig",
+    "LlamaModel",
+    "Runner",
+    "RunnerConfig",
+    "TextStream",
+    "Tokenizer",
+    "find_model",
+    "load_model",
+]

@@ -1,0 +1,106 @@
+"""The running sequences of an engine as rows of arrays, so that a step costs a few array operations and no loop."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedcache.serving._beams import Beams
+from pagedcache.serving._text import Text
+from pagedcache.serving.requests import Request
+from pagedcache.serving.results import Completion
+from pagedcache.serving.sampler import Sampler
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One text on its way: waiting with its tokens, or running in a row of `Rows`."""
+
+    request: Request
+    sample: int
+    completion: Completion  # of a search, the first one
+    sampler: Sampler
+    text: Text | None  # where there is a tokenizer
+    tokens: NDArray[np.int32] | None  # of one that waits: the prompt, and what was chosen before it was preempted
+    search: "Search | None" = None
+    row: int = -1
+    swapped: bool = False  # its blocks are elsewhere; it waits, and keeps its row
+    told: tuple[int, int] = (0, 0)  # tokens and characters that the request's callback has been given
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Who comes first: the higher priority, then the earlier request, then the earlier sample."""
+        return (-self.request.priority, self.request.number, self.sample)
+
+
+@dataclass(slots=True, eq=False)
+class Search:
+    """The beams of one request; its sequences share this object."""
+
+    beams: Beams
+    rows: list[int] = field(default_factory=list)  # in the order of the live hypotheses
+
+
+class Rows:
+    """Room for `count` sequences.
+
+    Attributes
+    ----------
+    ids : int64 [count]
+        Handles in the cache.
+    lengths, totals, limits, prompts : int32 [count]
+        Tokens stored, known, and the most there may be; of these, the prompt's.
+    tokens : int32 [count, width]
+        Of each sequence its known tokens, and what is guessed to follow; what comes after them is anything.
+    plain : bool [count]
+        The likeliest token is chosen, and nobody looks at it before the text ends; not before the first one, with which
+        samples part.
+    ends : bool [count]
+        End tokens end the text.
+    owners : list of Sequence or None
+    """
+
+    def __init__(self, count: int) -> None:
+        self.ids = np.zeros(count, np.int64)
+        self.lengths, self.totals, self.limits, self.prompts = (np.zeros(count, np.int32) for _ in range(4))
+        self.tokens = np.zeros((count, 64), np.int32)
+        self.plain, self.ends = np.zeros(count, bool), np.zeros(count, bool)
+        self.owners: list[Sequence | None] = [None] * count
+        self._vacant = list(range(count))[::-1]
+
+    def add(self, sequence: Sequence, handle: int, tokens: NDArray[np.int32], stored: int) -> None:
+        """Give a sequence a row."""
+        row = sequence.row = self._vacant.pop()
+        request = sequence.request
+        if sequence.search is not None and not sequence.search.rows:
+            sequence.search.rows.append(row)
+        self.owners[row] = sequence
+        self.ids[row] = handle
+        self.lengths[row], self.totals[row], self.prompts[row] = stored, len(tokens), len(request.prompt)
+        self.limits[row] = len(request.prompt) + request.limit
+        self._widen(int(self.limits[row]))
+        self.tokens[row, : len(tokens)] = tokens
+        self.ends[row] = request.ends
+        self.settle(sequence)
+
+    def settle(self, sequence: Sequence) -> None:
+        """Find out whether a sequence is plain."""
+        request, row = sequence.request, sequence.row
+        followed = bool(request.on_piece or request.stop or request.beams)
+        self.plain[row] = self.totals[row] > self.prompts[row] and sequence.sampler.greedy and not followed
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence's row back."""
+        self.owners[sequence.row] = None
+        self._vacant.append(sequence.row)
+        sequence.row = -1
+
+    def known(self, row: int) -> NDArray[np.int32]:
+        """Return the tokens of a row, a view."""
+        return self.tokens[row, : self.totals[row]]
+
+    def _widen(self, width: int) -> None:
+        if width > self.tokens.shape[1]:
+            wider = np.zeros((len(self.tokens), 2 * width), np.int32)
+            wider[:, : self.tokens.shape[1]] = self.tokens
+            self.tokens = wider
