@@ -104,7 +104,7 @@ class Scheduler:
                 return new, [self.waiting[0]]
             self._forget(swapped[-1])  # what it shares with others that wait is still in the cache
 
-    def plan(self, draft: Drafter | None) -> tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.int32]]:
+    def plan(self, draft: Drafter | None) -> tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.int32] | None]:
         """Say which rows compute how many tokens, and how many logits each needs.
 
         Returns
@@ -112,8 +112,9 @@ class Scheduler:
         rows : intp [n]
         counts : int32 [n]
             New tokens; of a row that has guesses, one and these.
-        wanted : int32 [n]
-            After the last so many of them logits are wanted: 0 where the prompt goes on in another step.
+        wanted : int32 [n] or None
+            After the last so many of them logits are wanted: 0 where the prompt goes on in another step. None: every
+            row computes one token and wants what follows it.
         """
         if self._order is None:
             self._order = np.array([sequence.row for sequence in self.running], np.intp)
@@ -121,7 +122,10 @@ class Scheduler:
         pending = r.totals[rows] - r.lengths[rows]
         counts = pending
         many = pending > 1
-        if many.any():
+        if not np.count_nonzero(many):
+            if draft is None:
+                return rows, counts, None
+        else:
             asked = np.where(many, pending, 0)
             room = self._step_tokens - (np.cumsum(asked) - asked)
             counts = np.where(many, np.clip(room, 0, pending), pending).astype(np.int32)

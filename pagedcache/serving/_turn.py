@@ -6,6 +6,7 @@ and beams.
 """
 
 from collections.abc import Callable
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,6 @@ class Turn:
         self._scheduler, self._rows, self._texts = scheduler, scheduler.rows, texts
         self._model, self._cache = model, cache
         self._report, self._clock = report, clock
-        self._ends = np.array(sorted(texts.ends), np.int32)
 
     def take(self, draft: Drafter | None, *, observe: bool) -> int:
         """Compute a step of those who run; return how many prompt tokens were among it."""
@@ -52,8 +52,9 @@ class Turn:
         began = self._clock()
         try:
             copied = len(step.copies)
-            tokens = r.tokens[rows[step.token_seq], step.positions]
-            logits = self._model.forward(tokens, step, self._cache, at=_last(step, wanted))
+            tokens = r.tokens[rows if wanted is None else rows[step.token_seq], step.positions]
+            at = None if wanted is None else _last(step, wanted)
+            logits = self._model.forward(tokens, step, self._cache, at=at)
             best = self._likeliest(logits, rows, wanted)
             accepted, chosen = self._verify(rows, counts, wanted, logits, best)
             self._cache.commit(step, tokens, accepted)
@@ -61,13 +62,19 @@ class Turn:
             if not step.closed:  # an interrupt may come as late as when commit has done its work
                 self._cache.abandon(step)
             raise
-        prefilled = int(np.clip(r.prompts[rows] - r.lengths[rows], 0, counts).sum())
+        plain = r.plain[rows]
+        only_plain = wanted is None and np.count_nonzero(plain) == len(plain)
+        prefilled = 0 if only_plain else int(np.clip(r.prompts[rows] - r.lengths[rows], 0, counts).sum())
         r.lengths[rows] += counts if accepted is None else np.array([len(each) for each in accepted], np.int32)
         self._count(copied, prefilled, len(rows), self._clock() - began)
         if observe:
             running = [sequence.row for sequence in self._scheduler.running]
             self._report.observe(self._cache, r.lengths[running], int(r.limits[running].sum()))
-        self._advance(rows, wanted, logits, best, chosen)
+        if only_plain:
+            self._advance_plain(rows, best)
+        else:
+            wanted = np.ones(len(rows), np.int32) if wanted is None else wanted
+            self._advance(rows, wanted, plain & (wanted == 1), logits, best, chosen)
         return prefilled
 
     def _count(self, copied: int, prefilled: int, sequences: int, seconds: float) -> None:
@@ -82,7 +89,7 @@ class Turn:
 
     # -- before the model ---------------------------------------------------------------------------
 
-    def _open(self, draft: Drafter | None) -> tuple[Rows, Int32, Int32, Step] | None:
+    def _open(self, draft: Drafter | None) -> tuple[Rows, Int32, Int32 | None, Step] | None:
         """Open a step, preempting where blocks are short; None where nobody is left."""
         scheduler = self._scheduler
         while scheduler.running:
@@ -98,25 +105,22 @@ class Turn:
 
     # -- between the model and the commit -----------------------------------------------------------
 
-    def _likeliest(self, logits: Logits, rows: Rows, wanted: Int32) -> Int32:
+    def _likeliest(self, logits: Logits, rows: Rows, wanted: Int32 | None) -> Int32:
         """Return the likeliest token of each row of logits; refuse any that cannot be compared."""
-        if not len(logits):
-            return np.zeros(0, np.int32)
-        best = logits.argmax(axis=1)  # NaN compares as the largest here
+        best: Int32 = logits.argmax(axis=1).astype(np.int32)  # NaN compares as the largest here
         largest = logits[np.arange(len(best)), best]
-        if not np.isfinite(largest).all():
+        if not isfinite(np.add.reduce(largest, dtype=np.float64)):
             bad = int(np.argmin(np.isfinite(largest)))
-            row = int(rows[np.searchsorted(np.cumsum(wanted), bad, side="right")])
-            owner = self._rows.owners[row]
+            of = rows if wanted is None else np.repeat(rows, wanted)
+            owner = self._rows.owners[int(of[bad])]
             number = owner.request.number if owner is not None else -1
             raise ValueError(
                 f"request {number}: the largest logit is {largest[bad]}, of token {best[bad]}; it must be finite"
             )
-        likeliest: Int32 = best.astype(np.int32)
-        return likeliest
+        return best
 
     def _verify(
-        self, rows: Rows, counts: Int32, wanted: Int32, logits: Logits, best: Int32
+        self, rows: Rows, counts: Int32, wanted: Int32 | None, logits: Logits, best: Int32
     ) -> tuple[list[Int32] | None, dict[int, list[int]]]:
         """Compare guesses with what the model chooses.
 
@@ -127,8 +131,7 @@ class Turn:
         dict
             By row, the tokens chosen where there were guesses: those that were right, and one more.
         """
-        guessing = np.flatnonzero(wanted > 1)
-        if not len(guessing):
+        if wanted is None or not len(guessing := np.flatnonzero(wanted > 1)):
             return None, {}
         accepted = [np.arange(count, dtype=np.int32) for count in counts]
         chosen: dict[int, list[int]] = {}
@@ -154,11 +157,18 @@ class Turn:
 
     # -- after the commit ---------------------------------------------------------------------------
 
-    def _advance(self, rows: Rows, wanted: Int32, logits: Logits, best: Int32, chosen: dict[int, list[int]]) -> None:
+    def _advance(
+        self,
+        rows: Rows,
+        wanted: Int32,
+        plain: NDArray[np.bool_],
+        logits: Logits,
+        best: Int32,
+        chosen: dict[int, list[int]],
+    ) -> None:
         """Give every sequence whose tokens are computed the next ones."""
         r = self._rows
         begins = np.cumsum(wanted) - wanted
-        plain = (wanted == 1) & r.plain[rows]
         self._advance_plain(rows[plain], best[begins[plain]])
         place: dict[int, int] = {}  # of a row's logits
         searches: dict[int, Search] = {}
@@ -179,14 +189,23 @@ class Turn:
 
     def _advance_plain(self, rows: Rows, tokens: Int32) -> None:
         r = self._rows
-        ended = r.ends[rows] & np.isin(tokens, self._ends)
-        r.tokens[rows, r.totals[rows]] = tokens
-        r.totals[rows] += ~ended
+        totals = r.totals[rows]
+        r.tokens[rows, totals] = tokens
+        totals += 1
+        r.totals[rows] = totals
         self._report.new_tokens += len(rows)
-        for i in np.flatnonzero(ended | (r.totals[rows] == r.limits[rows])).tolist():
+        done = totals == r.limits[rows]
+        if self._texts.ends:
+            ended = r.ends[rows] & np.logical_or.reduce([tokens == end for end in self._texts.ends])
+            done |= ended
+        for i in done.nonzero()[0].tolist():
             sequence = r.owners[int(rows[i])]
             assert sequence is not None
-            self._texts.finish(sequence, Finish.END if ended[i] else Finish.LENGTH)
+            if self._texts.ends and ended[i]:
+                r.totals[sequence.row] -= 1
+                self._texts.finish(sequence, Finish.END)
+            else:
+                self._texts.finish(sequence, Finish.LENGTH)
 
     def _part(self, sequence: Sequence) -> list[Sequence]:
         """Make the other samples of a prompt, once, when it is computed."""
@@ -224,9 +243,7 @@ class Turn:
             r.totals[row] += 1
 
 
-def _last(step: Step, wanted: Int32) -> NDArray[np.intp] | None:
-    """Return the places of the last `wanted` new tokens of each sequence; None: one of each."""
-    if (wanted == 1).all():
-        return None
+def _last(step: Step, wanted: Int32) -> NDArray[np.intp]:
+    """Return the places of the last `wanted` new tokens of each sequence."""
     ends = step.qo_indptr[1:]
     return np.arange(wanted.sum()) + np.repeat(ends - np.cumsum(wanted), wanted)
