@@ -130,11 +130,12 @@ def advise(costs: Sequence[BlockSizeCost], *, slower: float = 0.03, lost: float 
     sizes = tuple(cost.block_size for cost in good)
     limits = f"{f'At most {100 * slower:.1f} % slower, ' if timed else ''}{margin} overhead and {margin} lost reuse"
     first, last = TUTORIAL
+    within = [size for size in sizes if first <= size <= last]
     text = (
         f"Block size {chosen.block_size} is {why}. Of its memory {100 * chosen.unused:.1f} % is unused, bookkeeping "
-        f"adds {100 * chosen.bookkeeping:.3f} %, and {100 * chosen.reuse_lost:.1f} % of the reusable tokens are computed "
-        f"again. {limits[0].upper()}{limits[1:]}: {_named(sizes)}; of the tutorial's {first} to {last}: "
-        f"{_named([size for size in sizes if first <= size <= last])}."
+        f"adds {100 * chosen.bookkeeping:.3f} %, and {100 * chosen.reuse_lost:.1f} % of the reusable tokens are "
+        f"computed again. {limits[0].upper()}{limits[1:]}: {_named(sizes)}; of the tutorial's {first} to {last}: "
+        f"{_named(within)}."
     )
     return Advice(chosen.block_size, sizes, text)
 

@@ -6,6 +6,7 @@ arithmetic nothing here computes. Files may come from strangers: sizes are cappe
 
 import json
 import os
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping
@@ -76,8 +77,8 @@ class ModelShape:
             As :meth:`from_config`.
         """
         model = metadata.get("general.architecture")
-        if not isinstance(model, str):
-            raise UnsupportedModel(f"general.architecture is {reprlib.repr(model)}; it must be a text")
+        if not isinstance(model, str) or not re.fullmatch(r"[\w.-]{1,64}", model, re.ASCII):
+            raise UnsupportedModel(f"general.architecture is {reprlib.repr(model)}; it must be a name")
         _refuse_latent(metadata, f"{model}.attention.kv_lora_rank")
         heads = _size(metadata, f"{model}.attention.head_count")
         head_dim = _optional(metadata, f"{model}.attention.key_length")

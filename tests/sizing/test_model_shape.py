@@ -116,8 +116,10 @@ def test_gguf_metadata_that_is_refused():
         ModelShape.from_metadata(metadata(**{"attention.head_count_kv": [1, 2]}))
     with pytest.raises(UnsupportedModel, match="kv_lora_rank"):
         ModelShape.from_metadata(metadata(**{"attention.kv_lora_rank": 512}))
-    with pytest.raises(UnsupportedModel, match=r"general.architecture is None"):
-        ModelShape.from_metadata({})
+    for name in (None, "", "\x1b[31mllama", "x" * 100, ["llama"]):
+        with pytest.raises(UnsupportedModel, match=r"general.architecture is .*; it must be a name") as error:
+            ModelShape.from_metadata({"general.architecture": name})
+        assert str(error.value).isprintable()
 
 
 def test_gguf_file(tmp_path):
