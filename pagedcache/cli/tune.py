@@ -33,7 +33,7 @@ SLOWER = 0.03  # share of speed that does not matter
 @dtype_option
 @click.option("--speed/--no-speed", default=True, help="Whether to measure attention.")
 @click.option(
-    "--seconds", type=click.FloatRange(0, 600), default=3.0, show_default=True, help="To spend on measuring attention."
+    "--seconds", type=click.FloatRange(0, 600), default=5.0, show_default=True, help="To spend on measuring attention."
 )
 @click.option(
     "--threads",
