@@ -9,6 +9,8 @@ from pagedcache.cli.chat import chat
 from pagedcache.cli.doctor import doctor
 from pagedcache.cli.generate import generate
 from pagedcache.cli.plan import plan
+from pagedcache.cli.scenarios import scenarios
+from pagedcache.cli.tune import tune
 from pagedcache.errors import PagedCacheError
 
 
@@ -23,6 +25,8 @@ app.add_command(chat)
 app.add_command(doctor)
 app.add_command(generate)
 app.add_command(plan)
+app.add_command(scenarios)
+app.add_command(tune)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

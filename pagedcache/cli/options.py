@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from pagedcache.backends import Backend, HasThreads, get
+from pagedcache.sizing import ModelShape, read_shape
 from pagedcache.spec import MAX_BLOCK_SIZE, parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -22,25 +23,22 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+memory_option = click.option(
+    "--memory", metavar="SIZE", callback=read_size, default="512 MiB", show_default=True, help="What K and V may take."
+)
+dtype_option = click.option("--dtype", default="float32", show_default=True, help="What K and V are stored as.")
+block_size_option = click.option(
+    "--block-size", type=click.IntRange(1, MAX_BLOCK_SIZE), default=16, show_default=True, help="Tokens per block."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
 def cache_options(command: Command) -> Command:
-    """Add the options that shape a cache."""
+    """Add the options that shape a cache for a model that is run."""
     for option in (
-        click.option(
-            "--memory",
-            metavar="SIZE",
-            callback=read_size,
-            default="512 MiB",
-            show_default=True,
-            help="What K and V may take.",
-        ),
-        click.option("--dtype", default="float32", show_default=True, help="What K and V are stored as."),
-        click.option(
-            "--block-size",
-            type=click.IntRange(1, MAX_BLOCK_SIZE),
-            default=16,
-            show_default=True,
-            help="Tokens per block.",
-        ),
+        memory_option,
+        dtype_option,
+        block_size_option,
         click.option(
             "--model",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -49,6 +47,41 @@ def cache_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def shape_options(command: Command) -> Command:
+    """Add the options that give a model's sizes."""
+    for option in (
+        click.option("--head-dim", type=click.IntRange(1), help="Size of a head."),
+        click.option("--kv-heads", type=click.IntRange(1), help="Key/value heads."),
+        click.option("--layers", type=click.IntRange(1), help="Layers, instead of a model file."),
+        click.option(
+            "--model",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A GGUF file, or a Hugging Face config.json.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def shape_of(
+    model: Path | None,
+    layers: int | None,
+    kv_heads: int | None,
+    head_dim: int | None,
+    *,
+    default: ModelShape | None = None,
+) -> ModelShape:
+    """Return the sizes that these options give."""
+    if layers is not None and kv_heads is not None and head_dim is not None and model is None:
+        return ModelShape(layers, kv_heads, kv_heads, head_dim, head_dim)
+    if layers is kv_heads is head_dim is None:
+        if model is not None:
+            return read_shape(model)
+        if default is not None:
+            return default
+    raise click.UsageError("give either --model, or all of --layers, --kv-heads and --head-dim")
 
 
 def sampling_options(command: Command) -> Command:

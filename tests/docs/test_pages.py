@@ -76,11 +76,12 @@ def test_commands_parse(page):
     """Every `pagedcache` command that a page shows has the options that it names."""
     click = pytest.importorskip("click")
     app = pytest.importorskip("pagedcache.cli.app").app
+    parent = click.Context(app, **app.context_settings)  # a command keeps the help options of its first context
     for line, source, _ in blocks(page, "console"):
         for command in re.findall(r"^\$ (?:.*&& )?pagedcache (.*)$", source, re.MULTILINE):
             name, *arguments = shlex.split(command)
             try:
-                app.commands[name].make_context(name, arguments)
+                app.commands[name].make_context(name, arguments, parent=parent)
             except click.UsageError as error:
                 pytest.fail(f"{page.name}:{line}: {error.format_message()}")
 
