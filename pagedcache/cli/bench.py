@@ -5,14 +5,21 @@ import json
 from pathlib import Path
 
 import click
+import numpy as np
+from click.core import ParameterSource
+from numpy.typing import NDArray
+from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
 from pagedcache.cache import KVCache
 from pagedcache.cli.loading import load
-from pagedcache.cli.options import backend_of, cache_options, run_options
-from pagedcache.cli.report import decode_summary
+from pagedcache.cli.options import backend_of, cache_options, json_option, run_options
+from pagedcache.cli.report import decode_summary, mib, serving_table
 from pagedcache.cli.screen import Screen
+from pagedcache.sizing import read_lengths
+
+SERVE_MEMORY = 64 << 20  # bytes: little, so that a small model's cache is what limits a batch
 
 
 @click.group()
@@ -62,3 +69,86 @@ def bench_model(
         return
     for name, value in decode_summary(profile):
         click.echo(f"{name:<12}{value}")
+
+
+@bench.command("serve")
+@click.option("--requests", "count", type=click.IntRange(1), default=200, show_default=True, help="Requests to serve.")
+@click.option(
+    "--lengths",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Lines of 'prompt,output', or an .npz with both; 256 pairs of ShareGPT if not given.",
+)
+@click.option("--max-length", type=click.IntRange(2, 1024), default=1024, show_default=True, help="Of a sequence.")
+@click.option(
+    "--shared",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Tokens that all prompts begin with, besides.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws lengths and tokens.")
+@click.option("--way", "ways", multiple=True, type=click.Choice(list(serving.WAYS)), help="Only this; may be repeated.")
+@cache_options
+@run_options
+@json_option
+def bench_serve(
+    count: int,
+    path: Path | None,
+    max_length: int,
+    shared: int,
+    seed: int,
+    ways: tuple[str, ...],
+    model: Path | None,
+    block_size: int,
+    dtype: str,
+    memory: int,
+    backend: str,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Serve requests on a real model, with contiguous and with paged K/V in the same memory.
+
+    Requests of ShareGPT's lengths come all at once. Contiguous caches reserve the longest length for each sequence and
+    serve static batches, then continuous ones; the paged cache serves with prefixes apart, then shared.
+    """
+    if click.get_current_context().get_parameter_source("memory") is ParameterSource.DEFAULT:
+        memory = SERVE_MEMORY
+    screen = Screen(labels=[""], quiet=as_json, texts=False)
+    model_path, runner, _ = load(model, screen)
+    requests = _requests(read_lengths(path), count, max_length, shared, seed, runner.config.vocab)
+    with threadpool_limits(threads, "blas"), screen:
+        runs = serving.compare_serving(
+            runner,
+            requests,
+            memory=memory,
+            max_length=max_length,
+            block_size=block_size,
+            dtype=dtype,
+            backend=backend_of(backend, threads),
+            ways=ways or tuple(serving.WAYS),
+            on_progress=screen.serve,
+        )
+    if as_json:
+        report = [dataclasses.asdict(run) | {"tokens_per_second": run.tokens_per_second} for run in runs]
+        click.echo(json.dumps({"model": model_path.name, "memory": memory, "dtype": dtype, "runs": report}))
+        return
+    prompt_tokens = sum(len(prompt) for prompt, _ in requests)
+    click.echo(
+        f"{count} requests, {prompt_tokens} prompt tokens and {runs[0].new_tokens} new ones; "
+        f"{mib(memory)} for K and V in {dtype}, at most {max_length} tokens to a sequence"
+    )
+    Console().print(serving_table(runs))
+
+
+def _requests(
+    lengths: NDArray[np.int64], count: int, max_length: int, shared: int, seed: int, vocab: int
+) -> list[tuple[list[int], int]]:
+    """Draw requests of these lengths, as far as they are short enough, with random tokens."""
+    random = np.random.default_rng(seed)
+    lengths = lengths[shared + lengths.sum(axis=1) <= max_length]
+    if not len(lengths):
+        raise click.UsageError(f"no lengths of {max_length} tokens or less: give a larger --max-length")
+    beginning = random.integers(0, vocab, shared).tolist()
+    drawn = lengths[random.integers(0, len(lengths), count)].tolist()
+    return [(beginning + random.integers(0, vocab, prompt).tolist(), output) for prompt, output in drawn]

@@ -1,7 +1,11 @@
 """What a command tells about its cache, in words."""
 
+from collections.abc import Sequence
+
+from rich.table import Table
+
 from pagedcache.cache import KVCache
-from pagedcache.serving import Conversation, DecodeProfile, Report, Turn
+from pagedcache.serving import Conversation, DecodeProfile, Report, ServingRun, Turn
 
 
 def summary(report: Report, max_tokens: int, *, searched: bool = False) -> list[tuple[str, str]]:
@@ -92,6 +96,26 @@ def decode_summary(profile: DecodeProfile) -> list[tuple[str, str]]:
         ),
         *((name, f"{1e3 * share * step:.3f} ms, {100 * share:.1f} %") for name, share in shares.items()),
     ]
+
+
+def serving_table(runs: Sequence[ServingRun]) -> Table:
+    """Return ways of serving side by side; rates relative to the first."""
+    table = Table()
+    table.add_column("")
+    for name in ("new tokens/s", "times", "slots with a token", "batch", "found", "preempted", "first token"):
+        table.add_column(name, justify="right")
+    for run in runs:
+        table.add_row(
+            run.way,
+            f"{run.tokens_per_second:.1f}",
+            f"{run.tokens_per_second / runs[0].tokens_per_second:.2f}",
+            f"{100 * run.utilisation:.1f} %",
+            f"{run.batch:.1f}",
+            f"{100 * run.found_tokens / run.prompt_tokens:.0f} %",
+            str(run.preemptions),
+            f"{run.first_token_seconds:.1f} s",
+        )
+    return table
 
 
 def count(number: int, word: str) -> str:

@@ -67,6 +67,12 @@ class Screen:
         if done == total:
             self._remove_bar()
 
+    def serve(self, way: str, done: int, total: int) -> None:
+        """Show how far one way of serving is."""
+        self._advance(way, done, total, MofNCompleteColumn())
+        if done == total:
+            self._remove_bar()
+
     def text(self, index: int, piece: str, last: bool) -> None:
         """Take a piece of a text and print what is due."""
         self._kept[index] += piece

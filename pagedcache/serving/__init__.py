@@ -1,6 +1,7 @@
 """Running models on a paged KV cache: model runners, sampling, and a loop that generates text."""
 
 from pagedcache.serving.beam_search import beam_search
+from pagedcache.serving.comparison import WAYS, ServingRun, compare_serving
 from pagedcache.serving.conversation import Conversation, Turn
 from pagedcache.serving.drafting import Drafter, PromptLookup
 from pagedcache.serving.engine import Engine
@@ -11,6 +12,7 @@ from pagedcache.serving.sampler import Sampler, Sampling
 from pagedcache.serving.step_profile import DecodeProfile, StepTimes, profile_decode
 
 __all__ = [
+    "WAYS",
     "Completion",
     "Conversation",
     "DecodeProfile",
@@ -25,9 +27,11 @@ __all__ = [
     "Request",
     "Sampler",
     "Sampling",
+    "ServingRun",
     "StepTimes",
     "Turn",
     "beam_search",
+    "compare_serving",
     "generate",
     "profile_decode",
 ]

@@ -14,6 +14,7 @@ Nobody overtakes: while one waits, those behind it wait too. A cache in which th
 works as well: what they hold when the engine has nothing to do is not given out.
 """
 
+import secrets
 from bisect import insort
 
 import numpy as np
@@ -44,15 +45,20 @@ class Scheduler:
         Share of the blocks that an admission leaves free, where others run.
     static : bool
         Admit only when nothing runs.
+    share : bool
+        Look for what other requests have left in the prefix cache.
     """
 
-    def __init__(self, cache: KVCache, step_tokens: int, preemption: str, watermark: float, static: bool) -> None:
+    def __init__(
+        self, cache: KVCache, step_tokens: int, preemption: str, watermark: float, static: bool, share: bool
+    ) -> None:
         self.rows = Rows(cache.sequences.max_sequences)
         self.running: list[Sequence] = []  # in the order of their keys, as are those that wait
         self.waiting: list[Sequence] = []
         self._cache, self._step_tokens = cache, step_tokens
         self.never_preempts = preemption == "never"
         self._swaps, self._static = preemption == "swap", static
+        self._private = None if share else secrets.token_hex(8)  # of the namespaces in which each finds its own alone
         self._watermark = int(watermark * cache.num_blocks)
         self._order: NDArray[np.intp] | None = None  # rows of those that run; None: to be listed anew
         self._failed: tuple[Sequence | None, int] = None, 0  # who did not fit last, and into how many blocks
@@ -213,7 +219,7 @@ class Scheduler:
             return None
         if not (promised or self._fits(sequence, tokens)) or self._is_being_computed(tokens):
             return None
-        admission = self._cache.admit([tokens])
+        admission = self._cache.admit([tokens], namespace=self._namespace(request))
         if admission.status[0] != AdmitStatus.ADMITTED:
             return None
         if first:
@@ -233,6 +239,9 @@ class Scheduler:
         sequence.swapped = False
         return 0
 
+    def _namespace(self, request: Request) -> str | None:
+        return None if self._private is None else f"{self._private}-{request.number}"
+
     def _fits(self, sequence: Sequence, tokens: NDArray[np.int32]) -> bool:
         free = self._cache.pool.num_free
         room = free - (self._watermark if self.running else 0)
@@ -242,7 +251,10 @@ class Scheduler:
         last, had = self._failed
         if self.running and last is sequence and free <= had:
             return False  # no block has come free since
-        found = int(self._cache.match([tokens])[0]) // self._cache.spec.block_size
+        found = (
+            int(self._cache.match([tokens], namespace=self._namespace(sequence.request))[0])
+            // self._cache.spec.block_size
+        )
         if need - found <= room:
             return True
         self._failed = sequence, free
@@ -251,9 +263,13 @@ class Scheduler:
     def _is_being_computed(self, tokens: NDArray[np.int32]) -> bool:
         """Whether the first block of these tokens will soon be in the prefix cache."""
         size, r = self._cache.spec.block_size, self.rows
-        return len(tokens) > size and any(
-            r.lengths[each.row] < r.prompts[each.row] and (r.tokens[each.row, :size] == tokens[:size]).all()
-            for each in self.running
+        return (
+            self._private is None
+            and len(tokens) > size
+            and any(
+                r.lengths[each.row] < r.prompts[each.row] and (r.tokens[each.row, :size] == tokens[:size]).all()
+                for each in self.running
+            )
         )
 
     def _guess(self, row: int, draft: Drafter) -> int:

@@ -50,6 +50,8 @@ class Engine:
         Share of the cache's blocks that an admission leaves free, so that those who run do not preempt the newcomer.
     static : bool
         Admit only when nothing runs, as servers without continuous batching do: for comparison.
+    share_prefixes : bool
+        Find what earlier requests have left in the prefix cache. False: each finds only its own, after a preemption.
     draft : Drafter, optional
         Such as `PromptLookup`: guesses that are verified several at a time. The texts are the same.
     observe : bool
@@ -93,6 +95,7 @@ class Engine:
         preemption: Literal["recompute", "swap", "never"] = "recompute",
         watermark: float = 0.01,
         static: bool = False,
+        share_prefixes: bool = True,
         draft: Drafter | None = None,
         observe: bool = False,
         on_prefill: Callable[[int, int], None] | None = None,
@@ -107,7 +110,7 @@ class Engine:
             ends = tokenizer.ends if tokenizer is not None else ()
         self.report = Report(cache.spec, model.config.context)
         self._model, self._cache, self._tokenizer = model, cache, tokenizer
-        self._scheduler = Scheduler(cache, step_tokens, preemption, watermark, static)
+        self._scheduler = Scheduler(cache, step_tokens, preemption, watermark, static, share_prefixes)
         self._texts = Texts(self._scheduler, tokenizer, frozenset(ends), self.report, clock)
         self._turn = Turn(self._scheduler, self._texts, model, cache, self.report, clock)
         self._draft, self._observe, self._on_prefill, self._clock = draft, observe, on_prefill, clock

@@ -32,3 +32,58 @@ def test_what_does_not_fit(command, model):
     status, out, err = command("bench", "model", "--model", model, "--context", 250)
     assert (status, out) == (1, "")
     assert "the model takes 256" in err
+
+
+SERVE = ("bench", "serve", "--threads", 1, "--requests", 12, "--max-length", 200)
+
+
+@pytest.fixture
+def lengths(tmp_path):
+    path = tmp_path / "lengths.csv"
+    path.write_text("20,30\n60,10\n5,80\n150,90\n", encoding="utf-8")
+    return path
+
+
+def test_serve_json(command, model, lengths):
+    options = ("--model", model, "--lengths", lengths, "--memory", "150 KiB", "--shared", 32)
+    status, out, err = command(*SERVE, *options, "--json")
+    assert (status, err) == (0, "")
+    runs = json.loads(out)["runs"]
+    assert [(run["way"].partition(",")[0], run["found_tokens"] > 0) for run in runs] == [
+        ("contiguous", False),
+        ("contiguous", False),
+        ("paged", False),
+        ("paged", True),
+    ]
+    assert len({(run["prompt_tokens"], run["new_tokens"]) for run in runs}) == 1
+    static, continuous, apart, _ = runs
+    assert max(static["batch"], continuous["batch"]) <= 4 < apart["batch"]
+    assert max(static["utilisation"], continuous["utilisation"]) < apart["utilisation"] <= 1
+    assert static["preemptions"] == continuous["preemptions"] == 0
+
+
+def test_serve_table(command, model, lengths):
+    status, out, _ = command(*SERVE, "--model", model, "--lengths", lengths, "--memory", "150 KiB", "--way", "paged")
+    assert status == 0
+    assert re.search(r"12 requests, \d+ prompt tokens and \d+ new ones; 0.1 MiB for K and V in float32", out)
+    assert "1.00" in out
+
+
+def test_serve_the_same_requests_each_time(command, model, lengths):
+    options = ("--model", model, "--lengths", lengths, "--memory", "150 KiB", "--way", "paged", "--json")
+    found = [json.loads(command(*SERVE, *options, "--seed", seed)[1])["runs"][0]["prompt_tokens"] for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max-length", 20), "no lengths of 20 tokens or less"),
+        (("--memory", "10 KiB"), "contiguous, static batches: a sequence takes 38400 bytes, the memory is 10240"),
+        (("--max-length", 1025), "1025 is not in the range"),
+    ],
+)
+def test_serve_refuses(command, model, lengths, options, message):
+    status, out, err = command(*SERVE, "--model", model, "--lengths", lengths, *options)
+    assert (status != 0, out) == (True, "")
+    assert message in err

@@ -156,7 +156,7 @@ def test_interrupt_ends_an_answer_and_not_the_conversation(command, model, termi
 
     whole, calls = LlamaModel.forward, []
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         calls.append(arguments)
         if len(calls) == 8:  # 5 are the first answer's
             raise KeyboardInterrupt

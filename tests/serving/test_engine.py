@@ -79,6 +79,17 @@ def test_what_is_recomputed_is_found_in_the_prefix_cache(engine_of, cache_of):
     assert cache.stats().hit_tokens >= 16
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_prefixes_are_shared_or_not(engine_of, cache_of, alone, share):
+    cache = cache_of(num_blocks=24)
+    for _ in range(2):
+        engine = engine_of(cache, share_prefixes=share)
+        requests = [engine.submit(PROMPTS[1], max_tokens=20) for _ in range(3)]
+        engine.run()
+        assert tokens_of(requests) == 3 * alone(PROMPTS[1])
+    assert [request.found_tokens for request in requests] == [36 * share] * 3
+
+
 def test_watermark_keeps_blocks_for_those_who_run(engine_of, cache_of):
     """The second prompt fits next to the first, but not with half the blocks left free."""
     engine = engine_of(cache_of(num_blocks=20), watermark=0.5)
