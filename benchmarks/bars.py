@@ -18,6 +18,7 @@ from suites.common import BLOCK_SIZE, prompts, running_table
 from suites.footprint import bytes_per_block
 from suites.gpu_plan import plan_of_step
 from suites.measuring import Clock, Row
+from suites.serving import running_engine
 
 from pagedcache.core import BlockPool, SequenceTable
 
@@ -135,6 +136,15 @@ def gpu_plans(rounds):
     yield Row("plan of 256 sequences at 2048 for a GPU", clock.median("plan") * 1e6, "us", 50)
 
 
+def engine_steps(rounds):
+    """All that an engine does in a decode step beside the model."""
+    clock = Clock()
+    engine = running_engine(256)
+    for _ in range(rounds):
+        clock.time("step", engine.step)
+    yield Row("engine step of 256 sequences, model apart", clock.median("step") * 1e6, "us", 50)
+
+
 def space():
     yield Row("bookkeeping, per block (tokens apart)", bytes_per_block(), "bytes", 80)
     yield Row("mean run of ids, 90 % use, churn", Churn(publish=False).run(1500), "blocks", 3, at_least=True)
@@ -155,6 +165,7 @@ def main(argv=None):
         events(2 if quick else 12),
         adversaries(2 if quick else 12),
         gpu_plans(5 if quick else 500),
+        engine_steps(5 if quick else 2000),
         space(),
     )
     for rows in measured:
