@@ -84,6 +84,7 @@ setup(
     package_data={
         "": ["*.pyi", "*.pxd", "*.h", "kernels/*.cuh", "emulator/*.h", "emulator/*.cpp"],
         "pagedcache": ["py.typed"],
+        "pagedcache.replay": ["data/*"],
     },
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize_strictly(

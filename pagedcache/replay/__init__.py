@@ -1,0 +1,18 @@
+"""Traces of real requests, replayed through the core: what memory holds, and what a prefix cache finds."""
+
+from pagedcache.replay.prefix import POLICIES, HitRate, capacities, prefix_hits, replay_prefix
+from pagedcache.replay.readers import read_trace
+from pagedcache.replay.shipped import SHIPPED, shipped_trace
+from pagedcache.replay.trace import Trace
+
+__all__ = [
+    "POLICIES",
+    "SHIPPED",
+    "HitRate",
+    "Trace",
+    "capacities",
+    "prefix_hits",
+    "read_trace",
+    "replay_prefix",
+    "shipped_trace",
+]
