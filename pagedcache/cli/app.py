@@ -9,13 +9,14 @@ from pagedcache.cli.chat import chat
 from pagedcache.cli.doctor import doctor
 from pagedcache.cli.generate import generate
 from pagedcache.cli.plan import plan
+from pagedcache.cli.replay import replay
 from pagedcache.errors import PagedCacheError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pagedcache", message="%(prog)s %(version)s")
 def app() -> None:
-    """A framework-free paged KV cache: run a real model on it, plan one, or see what runs here."""
+    """A framework-free paged KV cache: run a real model on it, plan one, replay traces, or see what runs here."""
 
 
 app.add_command(bench)
@@ -23,6 +24,7 @@ app.add_command(chat)
 app.add_command(doctor)
 app.add_command(generate)
 app.add_command(plan)
+app.add_command(replay)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from pagedcache.cli.options import cache_options
-from pagedcache.serving.models import GGUFFile, LlamaConfig
-from pagedcache.spec import CacheSpec
+from pagedcache.cli.shape import spec_of
 
 
 @click.command()
@@ -29,13 +28,7 @@ def plan(
 
     The shape of the model comes from --model, or from --layers, --kv-heads and --head-dim.
     """
-    if layers is not None and kv_heads is not None and head_dim is not None and model is None:
-        spec = CacheSpec(layers, kv_heads, head_dim, dtype=dtype, block_size=block_size)
-    elif model is not None and layers is kv_heads is head_dim is None:
-        with GGUFFile(model) as file:
-            spec = LlamaConfig.from_metadata(file.metadata).cache_spec(dtype=dtype, block_size=block_size)
-    else:
-        raise click.UsageError("give either --model, or all of --layers, --kv-heads and --head-dim")
+    spec = spec_of(model, layers, kv_heads, head_dim, dtype=dtype, block_size=block_size)
     click.echo(spec.explain(memory=memory))
     fit = spec.sequences_that_fit(length, memory=memory)
     click.echo(
