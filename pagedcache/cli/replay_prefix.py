@@ -1,6 +1,7 @@
 """``pagedcache replay prefix``: how much of the prompts a prefix cache finds."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -8,6 +9,7 @@ import click
 from pagedcache.cli.replay_common import OPT_13B, Bar, common_options, drawing, find_trace, print_table, write_json
 from pagedcache.cli.shape import spec_of
 from pagedcache.replay import POLICIES, HitRate, capacities, replay_prefix
+from pagedcache.replay.prefix import TTLS
 
 __all__ = ["prefix"]
 
@@ -30,6 +32,15 @@ __all__ = ["prefix"]
     multiple=True,
     help="Tokens that the cache holds; may be given several times. A series up to the whole trace if not given.",
 )
+@click.option(
+    "--ttl",
+    "ttls",
+    type=click.FloatRange(0),
+    nargs=2,
+    default=TTLS,
+    show_default=True,
+    help="For priority-ttl: seconds that idle blocks live, of new prompts and of those that go on.",
+)
 @click.option("--requests", type=click.IntRange(1), help="Replay only the first ones.")
 @click.option(
     "--skip",
@@ -46,6 +57,7 @@ def prefix(
     trace: str,
     policies: tuple[str, ...],
     tokens: tuple[int, ...],
+    ttls: tuple[float, float],
     requests: int | None,
     skip: float,
     block_size: int | None,
@@ -65,33 +77,38 @@ def prefix(
     pictures = drawing(plot, html)
     spec = spec_of(model, layers, kv_heads, head_dim, dtype=dtype, default=OPT_13B)
     given = find_trace(trace, block_size)
-    chosen = given if requests is None else given.select(requests)
+    chosen = given if requests is None else given.first(requests)
     sizes = capacities(chosen)  # refuses a trace without blocks
     if tokens:
         sizes = sorted({max(1, count // (chosen.block_size or 1)) for count in tokens})
     policies = tuple(dict.fromkeys(policies))
     with Bar(len(chosen)) as bar:
         rates = replay_prefix(
-            chosen, sizes, policies, skip=skip, progress=lambda policy, size, done: bar.show(f"{policy} {size}", done)
+            chosen,
+            sizes,
+            policies,
+            skip=skip,
+            ttls=ttls,
+            progress=lambda policy, size, done: bar.show(f"{policy} {size}", done),
         )
     facts = [
         ["requests", f"{len(chosen):,} of {len(given):,} in {given.name}"],
-        [
-            "blocks",
-            f"{sum(map(len, chosen.blocks or ())):,} of {chosen.block_size} tokens, {chosen.num_blocks:,} different",
-        ],
+        ["blocks", f"{chosen.num_accesses:,} of {chosen.block_size} tokens, {chosen.num_blocks:,} different"],
         ["counted", f"{rates[0].tokens:,} tokens of prompts" + (f", after {skip:.0%} of the requests" if skip else "")],
         ["a token takes", f"{spec.bytes_per_token:,} bytes ({dtype})"],
     ]
     table = _rate_table(rates, policies, spec.bytes_per_token)
     print_table(facts, table)
-    results = [
-        {name: getattr(rate, name) for name in (*rate.__dataclass_fields__, "token_rate", "block_rate")}
-        for rate in rates
-    ]
+    results = [asdict(rate) | {"token_rate": rate.token_rate, "block_rate": rate.block_rate} for rate in rates]
     write_json(
         json_file,
-        {"trace": chosen.summary(), "skip": skip, "bytes_per_token": spec.bytes_per_token, "hit_rates": results},
+        {
+            "trace": chosen.summary(),
+            "skip": skip,
+            "ttls": ttls,
+            "bytes_per_token": spec.bytes_per_token,
+            "hit_rates": results,
+        },
     )
     if plot:
         pictures.save(pictures.hit_rate_curves(rates, bytes_per_token=spec.bytes_per_token), plot)

@@ -92,7 +92,10 @@ def simulate_contiguous(
         if waiting == len(lengths):
             return
         if not running:
-            raise ValueError(f"request {waiting} asks for {lengths[waiting][2]} slots; the memory has {meter.slots}")
+            raise ValueError(
+                f"request {waiting} asks for {lengths[waiting][2]} slots in a row; the memory has {meter.slots}: "
+                "give more memory, or a smaller max_length"
+            )
         if meter.wants_map:
             for owner, (request, (start, given, since)) in enumerate(running.items()):
                 prompt, output, size = lengths[request]

@@ -63,7 +63,7 @@ def simulate_paged(
     if -(-longest // block_size) + spare > num_blocks:
         raise ValueError(
             f"request {int(ends.argmax())} has {longest} tokens; {num_blocks} blocks of {block_size} tokens, "
-            f"{spare} of them kept free, are too few"
+            f"{spare} of them kept free, are too few: give more memory, or a smaller max_length"
         )
     if num_blocks > MAX_BLOCKS:
         raise ValueError(f"{num_blocks} blocks are more than a replay handles ({MAX_BLOCKS}); give less memory")

@@ -24,7 +24,7 @@ from pagedcache.replay.trace import Trace
 __all__ = ["POLICIES", "HitRate", "capacities", "prefix_hits", "replay_prefix"]
 
 POLICIES = ("lru", "priority-ttl", "belady")
-TTLS = (60.0, 600.0)  # seconds, for `priority-ttl`: of prompts that are new, and of those that go on
+TTLS = (300.0, 300.0)  # seconds, for `priority-ttl`: of prompts that are new, and of those that go on
 CLOCK = 1000.0  # the policy's clock also runs by itself: a second of the trace is so many of it, to drown that
 
 Progress = Callable[[int], object]
@@ -158,7 +158,8 @@ def prefix_hits(
         The core's `LRU`; its `PriorityTTL` with two levels, where a prompt of which at least half is found is taken for
         one that goes on and has its blocks raised to level 1; or the bound, which knows the future.
     ttls : two floats
-        Seconds for which blocks of level 0 and 1 live.
+        Seconds that idle blocks of level 0 and 1 live, the second no less than the first. The policy's clock goes by
+        the times of arrival.
 
     Returns
     -------

@@ -54,6 +54,11 @@ class Trace:
         """How many different blocks there are; 0 where the trace does not tell."""
         return max((int(ids.max()) + 1 for ids in self.blocks or () if len(ids)), default=0)
 
+    @property
+    def num_accesses(self) -> int:
+        """How many blocks the prompts have in sum; 0 where the trace does not tell."""
+        return sum(map(len, self.blocks or ()))
+
     def select(self, requests: int, *, max_length: int | None = None, seed: int | None = None) -> "Trace":
         """Return requests that have an answer, and no more than `max_length` tokens in all.
 
@@ -83,7 +88,13 @@ class Trace:
         if seed is not None:
             kept = kept[np.random.default_rng(seed).integers(0, len(kept), requests)]
             return Trace(self.name, self.prompts[kept], self.outputs[kept])
-        kept = kept[:requests]
+        return self._take(kept[:requests])
+
+    def first(self, requests: int) -> "Trace":
+        """Return the first requests, at most so many, whatever their lengths."""
+        return self._take(np.arange(min(integer("requests", requests), len(self))))
+
+    def _take(self, kept: NDArray[np.int64]) -> "Trace":
         return Trace(
             self.name,
             self.prompts[kept],
@@ -102,6 +113,6 @@ class Trace:
         if self.arrivals is not None:
             figures["seconds"] = float(self.arrivals.max())
         if self.blocks is not None:
-            figures |= {"block_size": self.block_size, "block_accesses": sum(map(len, self.blocks))}
+            figures |= {"block_size": self.block_size, "block_accesses": self.num_accesses}
             figures["different_blocks"] = len(np.unique(np.concatenate(self.blocks)))
         return figures

@@ -78,9 +78,12 @@ def test_commands_parse(page):
     app = pytest.importorskip("pagedcache.cli.app").app
     for line, source, _ in blocks(page, "console"):
         for command in re.findall(r"^\$ (?:.*&& )?pagedcache (.*)$", source, re.MULTILINE):
-            name, *arguments = shlex.split(command)
+            found, arguments = app, shlex.split(command)
+            while isinstance(found, click.Group):
+                name, *arguments = arguments
+                found = found.commands[name]
             try:
-                app.commands[name].make_context(name, arguments)
+                found.make_context(name, arguments)
             except click.UsageError as error:
                 pytest.fail(f"{page.name}:{line}: {error.format_message()}")
 

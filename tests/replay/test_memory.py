@@ -209,7 +209,7 @@ def test_progress_is_told():
         ((4000, 0), {}, "max_length is 0"),
         ((4000, 7), {}, "made: requests must have .* at most max_length=7 tokens, and the longest has 8"),
         ((4000, 2048), {}, "Orca-Max: 4000 tokens of memory were never short"),
-        ((1000, 2048), {}, "request 0 asks for 2048 slots; the memory has 1000"),
+        ((1000, 2048), {}, "request 0 asks for 2048 slots in a row; the memory has 1000"),
         ((4000, 2048), {"contiguous": ["Slab"]}, "system is 'Slab'; it must be one of 'Orca-Max'"),
         ((4000, 2048), {"block_sizes": [0]}, "block_size is 0"),
         ((4000, 2048), {"block_sizes": [2048]}, "block_size is 2048; it must be at most 1024"),
@@ -240,5 +240,5 @@ def test_a_request_larger_than_the_largest_tree():
     from pagedcache.replay.allocators import Buddy
 
     trace = lengths((4, 5))
-    with pytest.raises(ValueError, match="request 0 asks for 9 slots; the memory has 12"):
+    with pytest.raises(ValueError, match="request 0 asks for 9 slots in a row; the memory has 12"):
         simulate_contiguous(trace.prompts, trace.outputs, np.array([9]), Buddy(12), Meter(12, 1))

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import zipfile
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -117,11 +118,20 @@ def test_select(file):
     trace = read_trace(file("3,0\n4,5\n60,50\n7,8"))
     assert trace.select(9, max_length=100).prompts.tolist() == [4, 7]
     assert trace.select(1).prompts.tolist() == [4]
+    assert trace.first(2).prompts.tolist() == [3, 4]
+    assert trace.first(9).prompts.tolist() == [3, 4, 60, 7]
     drawn = trace.select(50, max_length=100, seed=3)
     assert sorted(set(drawn.prompts.tolist())) == [4, 7] and len(drawn) == 50
     assert drawn.prompts.tolist() == trace.select(50, max_length=100, seed=3).prompts.tolist()
     with pytest.raises(ValueError, match="none of its 4 requests has an answer and at most 5 tokens"):
         trace.select(3, max_length=5)
+
+
+def test_parts_of_a_trace_keep_times_and_blocks(file):
+    trace = read_trace(file([with_(MOONCAKE, output_length=0), with_(MOONCAKE, timestamp=9000, hash_ids=[4])]))
+    part = trace.select(1)
+    assert (part.arrivals.tolist(), [ids.tolist() for ids in part.blocks], part.block_size) == ([6.0], [[0]], 512)
+    assert (trace.num_accesses, part.num_accesses) == (4, 1)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -130,6 +140,17 @@ def test_traces_of_the_package(name):
     assert trace.name == name
     assert len(trace) == {"sharegpt": 14906, "mooncake-conversation": 1500, "mooncake-synthetic": 800}.get(name, 3000)
     assert (trace.blocks is None) == (not name.startswith("mooncake"))
+
+
+def test_traces_of_the_package_name_their_licences():
+    folder = resources.files("pagedcache.replay") / "data"
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    told = files.pop("README.md").decode()
+    assert set(files) == set(SHIPPED.values())
+    assert sum(map(len, files.values())) < 400_000
+    for name in files:
+        (row,) = [line for line in told.splitlines() if f"`{name}`" in line]
+        assert len(row.split("|")) == 6
 
 
 def test_unknown_trace_of_the_package():
