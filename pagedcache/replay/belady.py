@@ -61,20 +61,19 @@ def belady_hits(
     assert trace.blocks is not None
     uses = next_uses(trace.blocks).tolist()
     hits = np.zeros(len(trace), np.int64)
-    kept: dict[int, tuple[int, int]] = {}  # block -> its entry of the heap; others of it there are out of date
-    heap: list[tuple[tuple[int, int], int]] = []
+    kept: set[int] = set()
+    # (-next use, -depth, block). Entries of earlier uses stay in it: they name a request that is past, so that those of
+    # the blocks that are kept come before them.
+    heap: list[tuple[int, int, int]] = []
     at = 0
     for number, ids in enumerate(trace.blocks):
         blocks = ids.tolist()
         hits[number] = next((i for i, block in enumerate(blocks) if block not in kept), len(blocks))
+        kept.update(blocks)
         for depth, block in enumerate(blocks):
-            entry = (-uses[at + depth], -depth)
-            kept[block] = entry
-            heappush(heap, (entry, block))
+            heappush(heap, (-uses[at + depth], -depth, block))
         at += len(blocks)
         while len(kept) > capacity:
-            entry, block = heappop(heap)
-            if kept.get(block) == entry:
-                del kept[block]
+            kept.remove(heappop(heap)[2])
         progress(number + 1)
     return hits

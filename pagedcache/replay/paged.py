@@ -87,7 +87,7 @@ def simulate_paged(
                 break
             admitted.append(queue.popleft())
         if admitted:
-            ids = np.append(ids, table.admit([anything[: known[i]] for i in admitted], reserve=1).ids)
+            ids = np.append(ids, table.admit([anything[: known[i]] for i in admitted]).ids)
             requests = np.append(requests, admitted)
             held = np.append(held, np.zeros(len(admitted), np.int32))
             due = np.append(due, (known[admitted] + 1).astype(np.int32))
