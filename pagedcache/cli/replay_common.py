@@ -49,14 +49,16 @@ class Bar:
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._total = total
         self._name = ""
+        self._shown = 0  # requests, at the last update
         self._task = self._progress.add_task("", total=total)
 
     def show(self, name: str, done: int) -> None:
         """Show how many requests of a system are done."""
         if name != self._name:
-            self._name = name
+            self._name, self._shown = name, 0
             self._progress.reset(self._task, total=self._total, description=name)
-        if done % 16 == 0:
+        if done - self._shown >= 16:  # an update takes as long as a request
+            self._shown = done
             self._progress.update(self._task, completed=done)
 
     def __enter__(self) -> "Bar":
