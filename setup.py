@@ -85,6 +85,7 @@ setup(
         "": ["*.pyi", "*.pxd", "*.h", "kernels/*.cuh", "emulator/*.h", "emulator/*.cpp"],
         "pagedcache": ["py.typed"],
         "pagedcache.sizing": ["sharegpt_lengths.csv"],
+        "pagedcache.replay": ["data/*"],
     },
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize_strictly(

@@ -1,4 +1,4 @@
-"""Imports run one way: cli -> sizing -> serving -> cache -> core, and a backend knows nothing above the protocol."""
+"""Imports run one way: cli -> sizing, replay -> serving -> cache -> core; backends know nothing above the protocol."""
 
 import ast
 from pathlib import Path
@@ -9,16 +9,17 @@ import pagedcache
 
 PACKAGE = Path(pagedcache.__file__).parent
 MAY_NOT = {  # a module under the key imports nothing under the values, not even inside a function
-    "core": ["backends", "cache", "cli", "sequence", "serving", "simple", "sizing", "spec", "testing"],
-    "errors": ["backends", "cache", "cli", "core", "serving", "simple", "sizing", "spec", "testing"],
-    "spec": ["backends", "cache", "cli", "core", "serving", "simple", "sizing", "testing"],
-    "backends": ["cache", "cli", "sequence", "serving", "simple", "sizing", "testing"],
-    "cache": ["cli", "serving", "simple", "sizing", "testing"],
-    "sequence": ["cli", "serving", "simple", "sizing", "testing"],
-    "simple": ["cache", "cli", "serving", "sizing", "testing"],
-    "serving": ["cli", "sizing", "testing"],
-    "sizing": ["cli", "testing"],
-    "testing": ["cli", "serving", "sizing"],
+    "core": ["backends", "cache", "cli", "replay", "sequence", "serving", "simple", "sizing", "spec", "testing"],
+    "errors": ["backends", "cache", "cli", "core", "replay", "serving", "simple", "sizing", "spec", "testing"],
+    "spec": ["backends", "cache", "cli", "core", "replay", "serving", "simple", "sizing", "testing"],
+    "backends": ["cache", "cli", "replay", "sequence", "serving", "simple", "sizing", "testing"],
+    "cache": ["cli", "replay", "serving", "simple", "sizing", "testing"],
+    "sequence": ["cli", "replay", "serving", "simple", "sizing", "testing"],
+    "simple": ["cache", "cli", "replay", "serving", "sizing", "testing"],
+    "serving": ["cli", "replay", "sizing", "testing"],
+    "sizing": ["cli", "replay", "simple", "testing"],
+    "replay": ["cli", "simple", "sizing", "testing"],
+    "testing": ["cli", "replay", "serving", "sizing"],
 }
 PART_OF = {  # private modules are held to what the public one is that they are part of
     "_bookkeeping": "cache",

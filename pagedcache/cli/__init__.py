@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-_EXTRAS = {"click", "rich", "threadpoolctl", "gguf", "tokenizers"}
+_EXTRAS = dict.fromkeys(["click", "rich", "threadpoolctl", "gguf", "tokenizers"], "cli,models")
+_EXTRAS |= {"matplotlib": "plot"}  # module -> the extras that bring it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,5 +28,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRAS:
             raise
-        print(f'pagedcache: {missing} is not installed: pip install "pagedcache[cli,models]"', file=sys.stderr)
+        print(f'pagedcache: {missing} is not installed: pip install "pagedcache[{_EXTRAS[missing]}]"', file=sys.stderr)
         return 1

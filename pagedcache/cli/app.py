@@ -9,6 +9,7 @@ from pagedcache.cli.chat import chat
 from pagedcache.cli.doctor import doctor
 from pagedcache.cli.generate import generate
 from pagedcache.cli.plan import plan
+from pagedcache.cli.replay import replay
 from pagedcache.cli.scenarios import scenarios
 from pagedcache.cli.tune import tune
 from pagedcache.errors import PagedCacheError
@@ -17,7 +18,7 @@ from pagedcache.errors import PagedCacheError
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pagedcache", message="%(prog)s %(version)s")
 def app() -> None:
-    """A framework-free paged KV cache: run a real model on it, plan one, or see what runs here."""
+    """A framework-free paged KV cache: run a real model on it, plan one, replay traces, or see what runs here."""
 
 
 app.add_command(bench)
@@ -25,6 +26,7 @@ app.add_command(chat)
 app.add_command(doctor)
 app.add_command(generate)
 app.add_command(plan)
+app.add_command(replay)
 app.add_command(scenarios)
 app.add_command(tune)
 

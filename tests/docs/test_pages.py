@@ -79,9 +79,12 @@ def test_commands_parse(page):
     parent = click.Context(app, **app.context_settings)  # a command keeps the help options of its first context
     for line, source, _ in blocks(page, "console"):
         for command in re.findall(r"^\$ (?:.*&& )?pagedcache (.*)$", source, re.MULTILINE):
-            name, *arguments = shlex.split(command)
+            found, arguments = app, shlex.split(command)
+            while isinstance(found, click.Group):
+                name, *arguments = arguments
+                found = found.commands[name]
             try:
-                app.commands[name].make_context(name, arguments, parent=parent)
+                found.make_context(name, arguments, parent=parent)
             except click.UsageError as error:
                 pytest.fail(f"{page.name}:{line}: {error.format_message()}")
 
