@@ -1,7 +1,7 @@
 """What may be asked: checks that several entrances share."""
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pagedcache.serving.models import Tokenizer
 
@@ -31,7 +31,7 @@ def check_stop(stop: tuple[str, ...], tokenizer: Tokenizer | None) -> None:
         raise ValueError("stop holds an empty string, which would end every text before it begins")
 
 
-def token_ids(prompt: ArrayLike, vocab: int) -> list[int]:
+def token_ids(prompt: ArrayLike, vocab: int) -> NDArray[np.int32]:
     """Return a prompt's token ids, checked."""
     tokens = np.asarray(prompt)
     if not tokens.size:
@@ -42,5 +42,4 @@ def token_ids(prompt: ArrayLike, vocab: int) -> list[int]:
         raise TypeError(f"a prompt is of {tokens.dtype}; token ids are integers")
     if tokens.size and not 0 <= tokens.min() <= tokens.max() < vocab:
         raise ValueError(f"token ids reach from {tokens.min()} to {tokens.max()}; the vocabulary ends at {vocab - 1}")
-    ids: list[int] = tokens.tolist()
-    return ids
+    return tokens.astype(np.int32)

@@ -9,9 +9,9 @@ from pagedcache.errors import OutOfBlocks, OutOfSequences
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One prompt and the most that `branches` continuations of it take."""
+    """What one prompt and the most that may follow it take."""
 
-    tokens: list[int]
+    length: int  # tokens of the prompt
     limit: int  # most new tokens of each continuation
     blocks: int  # that all of them hold together in the worst case: the prompt once, a tail of each
 
@@ -22,14 +22,16 @@ def needs_of(
     """Tell what each prompt needs of what the cache has free, or refuse them all; see `need_of`."""
     free_rows = cache.sequences.max_sequences - cache.sequences.num_sequences
     return [
-        need_of(f"prompt {index}", ids, branches, branches, max_tokens, context, cache, cache.pool.num_free, free_rows)
+        need_of(
+            f"prompt {index}", len(ids), branches, branches, max_tokens, context, cache, cache.pool.num_free, free_rows
+        )
         for index, ids in enumerate(prompts)
     ]
 
 
 def need_of(
     name: str,
-    prompt: Sequence[int],
+    length: int,
     branches: int,
     together: int,
     max_tokens: int,
@@ -44,8 +46,8 @@ def need_of(
     ----------
     name : str
         Of the prompt, for messages.
-    prompt : sequence of int
-        Token ids.
+    length : int
+        Tokens of the prompt.
     branches : int
         Sequences that go on from it.
     together : int
@@ -67,8 +69,6 @@ def need_of(
     """
     if branches > free_rows:
         raise OutOfSequences(f"{branches} sequences go on from one prompt; the cache has room for {free_rows}")
-    tokens = list(prompt)
-    length = len(tokens)
     if not 0 < length < context:
         raise ValueError(f"{name} has {length} tokens; the model takes 1 to {context - 1}")
     limit = min(max_tokens, context - length)
@@ -82,4 +82,4 @@ def need_of(
         )
     if stored > cache.sequences.max_length:
         raise ValueError(f"{name} may grow to {stored} tokens; the cache's max_length is {cache.sequences.max_length}")
-    return Need(tokens, limit, longest + (branches - 1) * tail)
+    return Need(length, limit, longest + (branches - 1) * tail)

@@ -101,6 +101,6 @@ class Rows:
 
     def _widen(self, width: int) -> None:
         if width > self.tokens.shape[1]:
-            wider = np.zeros((len(self.tokens), 2 * width), np.int32)
+            wider = np.zeros((len(self.tokens), width + width // 4), np.int32)  # few texts are longer yet
             wider[:, : self.tokens.shape[1]] = self.tokens
             self.tokens = wider

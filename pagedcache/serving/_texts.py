@@ -57,7 +57,7 @@ class Texts:
                     ends=self.ends if request.ends else frozenset(),
                 )
             )
-        self._scheduler.queue(self.sequence(request, 0, np.array(request.prompt, np.int32), search))
+        self._scheduler.queue(self.sequence(request, 0, request.prompt, search))
 
     def sequence(
         self, request: Request, sample: int, tokens: NDArray[np.int32] | None, search: Search | None = None

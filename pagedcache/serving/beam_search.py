@@ -84,7 +84,7 @@ def beam_search(
         ends = tokenizer.ends
     check_beams(beams, n, length_penalty, model.config.vocab - len(ends))
     needs = needs_of(prompts, beams, max_tokens, model.config.context, cache)  # all prompts, or none
-    prompt_tokens = sum(len(need.tokens) for need in needs)
+    prompt_tokens = sum(need.length for need in needs)
 
     def tell(done: int, _: int) -> None:
         if on_prefill is not None:

@@ -156,7 +156,7 @@ def _serve(
             done += len(engine.step())
             now = perf_counter()
             if not engine.idle:
-                stored += (now - before) * cache.stats().tokens
+                stored += (now - before) * engine.num_tokens
                 ran += (now - before) * engine.num_running
             before = now
             if on_progress is not None:

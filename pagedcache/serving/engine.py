@@ -183,7 +183,7 @@ class Engine:
         together = width if beams is not None or scheduler.never_preempts else 1
         need = need_of(
             f"request {self._submitted}",
-            tokens,
+            len(tokens),
             width,
             together,
             max_tokens,
@@ -194,7 +194,7 @@ class Engine:
         )
         request = Request(
             number=self._submitted,
-            prompt=need.tokens,
+            prompt=tokens,
             limit=need.limit,
             width=width,
             blocks=need.blocks,
@@ -209,7 +209,7 @@ class Engine:
             submitted=self._clock(),
         )
         self._submitted += 1
-        self.report.prompt_tokens += len(need.tokens)
+        self.report.prompt_tokens += len(tokens)
         self._texts.queue(request)
         return request
 
@@ -227,6 +227,11 @@ class Engine:
     def num_waiting(self) -> int:
         """Sequences that wait, preempted ones included."""
         return len(self._scheduler.waiting)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the running sequences have stored; one that is shared counts for each."""
+        return int(self._scheduler.rows.lengths[[sequence.row for sequence in self._scheduler.running]].sum())
 
     def step(self) -> list[Request]:
         """Do one turn; return the requests that it finished.

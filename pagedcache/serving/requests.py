@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pagedcache.serving.results import Completion
 from pagedcache.serving.sampler import Sampling
 
@@ -30,7 +33,7 @@ class Request:
     """
 
     number: int  # in order of submission, from 0
-    prompt: list[int]
+    prompt: NDArray[np.int32]  # token ids
     limit: int  # most new tokens of each text
     width: int  # sequences that go on from the prompt: samples, or beams
     blocks: int  # that they hold in the worst case

@@ -308,7 +308,7 @@ def test_guesses_change_no_text(engine_of, cache_of, num_blocks, sampling, kind)
     plain = engine_of(cache_of(num_blocks=200))
     expected = [plain.submit(prompt, max_tokens=20, n=2, sampling=sampling) for prompt in PROMPTS]
     plain.run()
-    known = [request.prompt + completion.tokens for request in expected for completion in request.completions]
+    known = [[*request.prompt, *completion.tokens] for request in expected for completion in request.completions]
 
     def oracle(tokens):
         text = next(text for text in known if text[: len(tokens)] == tokens.tolist())
