@@ -64,8 +64,8 @@ class Worker:
         return answer["value"]
 
     def stop(self):
-        self.process.stdin.close()
-        self.process.wait()
+        with self.process:  # closes the pipes, by which the worker ends, and waits for it
+            self.process.stdin.close()
 
 
 def arguments(argv):
