@@ -97,7 +97,7 @@ class LlamaModel:
         layers = [LlamaLayer.read(weights, i, config) for i in range(c.layers)]
         norm = weights.array("output_norm.weight", c.width)
         own = weights.optional("output.weight", c.vocab, c.width)
-        head = Linear.stacked((embedding if own is None else own, None))
+        head = weights.stack((embedding if own is None else own, None))
         if own is None:
             embedding = head.weight.T
         factors = weights.optional("rope_freqs.weight", c.rope_dim // 2)
