@@ -171,7 +171,9 @@ class LlamaModel:
         qk = qkv[:, :width].reshape(len(x), c.heads + c.kv_heads, c.head_dim)
         v = qkv[:, width:].reshape(len(x), c.kv_heads, c.v_head_dim)
         _rotate(qk[..., : c.rope_dim], turn)
-        seen = on_host(cache.attend(number, qk[:, : c.heads], qk[:, c.heads :], v, step))
+        parts = qk[:, : c.heads], qk[:, c.heads :], v
+        q, k, v = map(np.ascontiguousarray, parts)  # the cpu backend looks longer at arrays with gaps
+        seen = on_host(cache.attend(number, q, k, v, step))
         return layer.attn_output(seen.reshape(len(x), c.heads * c.v_head_dim))
 
     def _feed_forward(self, layer: LlamaLayer, x: Float32) -> Float32:
