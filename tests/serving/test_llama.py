@@ -42,6 +42,16 @@ def test_logits_equal_float64(tmp_path, variant):
     assert np.abs(logits - reference_logits(tensors, tokens)).max() < 2e-4
 
 
+def test_a_bias_of_some_of_what_is_multiplied_at_once(tmp_path):
+    tensors = tiny_llama.weights(biases=True)
+    del tensors["blk.0.attn_k.bias"], tensors["blk.1.ffn_gate.bias"]
+    model = load(tiny_llama.write(tmp_path / "m.gguf", tensors))
+    tokens = np.arange(20)
+    with cache_for(model) as cache:
+        logits = model.forward(tokens, cache.extend(cache.admit([tokens]).ids, 20), cache, all_logits=True)
+    assert np.abs(logits - reference_logits(tensors, tokens)).max() < 2e-4
+
+
 def test_partly_rotated_heads_equal_float64(tmp_path):
     tensors = tiny_llama.weights()
     model = load(tiny_llama.write(tmp_path / "m.gguf", tensors, rope__dimension_count=4))

@@ -13,8 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from pagedcache._tensors import on_host
 from pagedcache.serving.models.gguf_file import GGUFFile
 from pagedcache.serving.models.llama_config import LlamaConfig
-from pagedcache.serving.models.llama_weights import Float32, LlamaLayer, Weights
+from pagedcache.serving.models.llama_weights import Float32, Linear, LlamaLayer, Weights
 from pagedcache.spec import CacheSpec
+
+Complex64 = NDArray[np.complex64]
 
 
 class NewTokens(Protocol):
@@ -45,8 +47,8 @@ class LlamaModel:
     embedding : ndarray of float32, shape [vocab, width]
     layers : sequence of LlamaLayer
     norm : ndarray of float32, shape [width]
-    head : ndarray of float32, shape [vocab, width]
-        The same array as `embedding` where the model ties them.
+    head : Linear, from width to vocab
+        Where the model ties them, `embedding` is its transposed weight: a view, since BLAS wants the head that way.
     rope_factors : ndarray of float32, shape [rope_dim / 2], optional
         What each rotation frequency is divided by (Llama 3.1 and later).
 
@@ -68,7 +70,7 @@ class LlamaModel:
         embedding: Float32,
         layers: Sequence[LlamaLayer],
         norm: Float32,
-        head: Float32,
+        head: Linear,
         rope_factors: Float32 | None = None,
     ) -> None:
         self.config = config
@@ -94,10 +96,13 @@ class LlamaModel:
         embedding = weights.array("token_embd.weight", c.vocab, c.width)
         layers = [LlamaLayer.read(weights, i, config) for i in range(c.layers)]
         norm = weights.array("output_norm.weight", c.width)
-        head = weights.optional("output.weight", c.vocab, c.width)
+        own = weights.optional("output.weight", c.vocab, c.width)
+        head = weights.stack((embedding if own is None else own, None))
+        if own is None:
+            embedding = head.weight.T
         factors = weights.optional("rope_freqs.weight", c.rope_dim // 2)
         weights.refuse_leftovers()
-        return cls(config, embedding, layers, norm, embedding if head is None else head, factors)
+        return cls(config, embedding, layers, norm, head, factors)
 
     def cache_spec(self, *, dtype: str = "float32", block_size: int = 16) -> CacheSpec:
         """Return the shape of the cache that this model's keys and values need."""
@@ -150,30 +155,38 @@ class LlamaModel:
             )
         wanted = _rows(step, at, all_logits)
         angles = step.positions[:, None, None] * self._rope_frequencies
-        turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        turn = np.exp(1j * angles).astype(np.complex64)
         x = self._embedding[ids]
         for number, layer in enumerate(self._layers):
             x += self._attention(number, layer, x, turn, step, cache)
-            h = self._normalise(x, layer.ffn_norm)
-            x += layer.ffn_down(_silu(layer.ffn_gate(h)) * layer.ffn_up(h))
-        logits: Float32 = self._normalise(x[wanted], self._norm) @ self._head.T
-        return logits
+            x += self._feed_forward(layer, x)
+        return self._head(self._normalise(x[wanted], self._norm))
 
     def _attention(
-        self, number: int, layer: LlamaLayer, x: Float32, turn: tuple[Float32, Float32], step: NewTokens, cache: Attends
+        self, number: int, layer: LlamaLayer, x: Float32, turn: Complex64, step: NewTokens, cache: Attends
     ) -> Float32:
         c = self.config
-        h = self._normalise(x, layer.attn_norm)
-        q = _rotate(layer.attn_q(h).reshape(len(x), c.heads, c.head_dim), turn)
-        k = _rotate(layer.attn_k(h).reshape(len(x), c.kv_heads, c.head_dim), turn)
-        v = layer.attn_v(h).reshape(len(x), c.kv_heads, c.v_head_dim)
+        qkv = layer.attn_qkv(self._normalise(x, layer.attn_norm))
+        width = (c.heads + c.kv_heads) * c.head_dim
+        qk = qkv[:, :width].reshape(len(x), c.heads + c.kv_heads, c.head_dim)
+        v = qkv[:, width:].reshape(len(x), c.kv_heads, c.v_head_dim)
+        _rotate(qk[..., : c.rope_dim], turn)
+        parts = qk[:, : c.heads], qk[:, c.heads :], v
+        q, k, v = map(np.ascontiguousarray, parts)  # the cpu backend looks longer at arrays with gaps
         seen = on_host(cache.attend(number, q, k, v, step))
         return layer.attn_output(seen.reshape(len(x), c.heads * c.v_head_dim))
 
+    def _feed_forward(self, layer: LlamaLayer, x: Float32) -> Float32:
+        gate_up = layer.ffn_gate_up(self._normalise(x, layer.ffn_norm))
+        gated = _silu(gate_up[:, : self.config.ffn_width])
+        gated *= gate_up[:, self.config.ffn_width :]
+        return layer.ffn_down(gated)
+
     def _normalise(self, x: Float32, weight: Float32) -> Float32:
         """Scale each token to a root mean square of 1 (RMSNorm)."""
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        scaled: Float32 = x / np.sqrt(mean_square + np.float32(self.config.eps)) * weight
+        mean_square = np.vecdot(x, x) / self.config.width
+        scaled: Float32 = x * weight
+        scaled /= np.sqrt(mean_square + self.config.eps)[:, None]
         return scaled
 
 
@@ -209,20 +222,21 @@ def _rows(step: NewTokens, at: ArrayLike | None, all_logits: bool) -> NDArray[np
     return last
 
 
-def _rotate(x: Float32, turn: tuple[Float32, Float32]) -> Float32:
+def _rotate(x: Float32, turn: Complex64) -> None:
     """Rotate the pairs (0, 1), (2, 3), ... of each head by their token's angles, in place (RoPE).
 
-    GGUF files of this architecture have the rows of the q and k weights permuted so that pairs lie side by side.
+    GGUF files of this architecture have the rows of the q and k weights permuted so that pairs lie side by side: as the
+    two parts of a complex number do.
     """
-    cos, sin = turn
-    pairs = x[..., : 2 * cos.shape[-1]]
-    a, b = pairs[..., 0::2].copy(), pairs[..., 1::2].copy()
-    pairs[..., 0::2] = a * cos - b * sin
-    pairs[..., 1::2] = a * sin + b * cos
-    return x
+    pairs = x.view(np.complex64)
+    pairs *= turn
 
 
 def _silu(x: Float32) -> Float32:
+    """Return ``x / (1 + exp(-x))``; in one temporary, for a layer's outgrow the processor's cache."""
+    y: Float32 = np.negative(x)
     with np.errstate(over="ignore"):  # exp(-x) is inf for very negative x, and x / inf is right
-        gated: Float32 = x / (1 + np.exp(-x))
-        return gated
+        np.exp(y, out=y)
+    y += 1
+    np.divide(x, y, out=y)
+    return y
