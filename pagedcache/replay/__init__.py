@@ -1,8 +1,9 @@
-"""Traces of real requests, replayed through the core: what memory holds, and what a prefix cache finds."""
+"""Traces of real requests, replayed: what memory holds, what a prefix cache finds, and how an engine serves them."""
 
 from pagedcache.replay.memory import CONTIGUOUS, replay_memory
 from pagedcache.replay.prefix import POLICIES, HitRate, capacities, prefix_hits, replay_prefix
 from pagedcache.replay.readers import read_trace
+from pagedcache.replay.serve import Served, SimulatedModel, replay_serve
 from pagedcache.replay.shipped import SHIPPED, shipped_trace
 from pagedcache.replay.trace import Trace
 from pagedcache.replay.usage import Machine, SlotKind, Usage
@@ -13,6 +14,8 @@ __all__ = [
     "SHIPPED",
     "HitRate",
     "Machine",
+    "Served",
+    "SimulatedModel",
     "SlotKind",
     "Trace",
     "Usage",
@@ -21,5 +24,6 @@ __all__ = [
     "read_trace",
     "replay_memory",
     "replay_prefix",
+    "replay_serve",
     "shipped_trace",
 ]

@@ -1,7 +1,7 @@
 """Traces served by the real engine: its scheduler, cache and index, with a model that only takes time, or a real one.
 
-A simulated model computes nothing and moves a clock instead, by what a machine would take that reads its weights and the
-K and V of every sequence of the step, and multiplies every new token with all weights::
+A simulated model computes nothing and moves a clock instead, by what a machine would take that reads its weights and
+the K and V of every sequence of the step, and multiplies every new token with all weights::
 
     seconds = max((weights_nbytes + tokens in the step's sequences * bytes_per_token) / bandwidth,
                   new tokens * 2 * parameters / flops)
@@ -202,7 +202,7 @@ def replay_serve(
         clock = _ClockOf(model)
     engine = Engine(model, cache, clock=clock, **options)
     began = clock()
-    arrivals = np.zeros(len(trace)) if trace.arrivals is None else trace.arrivals / speed
+    arrivals = [0.0] * len(trace) if trace.arrivals is None else (trace.arrivals / speed).tolist()
     prompts = _prompts(trace, model.config.vocab)
     course = _Course(cache)
     waits: list[float] = []
@@ -218,7 +218,7 @@ def replay_serve(
         while coming < len(trace) and arrivals[coming] <= clock() - began:
             try:
                 request = engine.submit(next(prompts), max_tokens=max(1, int(trace.outputs[coming])), ignore_ends=True)
-                due[request.number] = began + float(arrivals[coming])
+                due[request.number] = began + arrivals[coming]
             except (OutOfBlocks, ValueError):  # longer than the cache, or than the model's context
                 refused += 1
             coming += 1
