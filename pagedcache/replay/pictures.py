@@ -47,7 +47,7 @@ def waste_by_kind(usages: Sequence[Usage], machine: Machine) -> Figure:
     -------
     matplotlib.figure.Figure
     """
-    return _figure((9, 1.3 + 0.42 * len(usages)), lambda figure: _waste(figure, usages, machine))
+    return drawn((9, 1.3 + 0.42 * len(usages)), lambda figure: _waste(figure, usages, machine))
 
 
 def usage_over_time(usages: Sequence[Usage], machine: Machine) -> Figure:
@@ -65,7 +65,7 @@ def usage_over_time(usages: Sequence[Usage], machine: Machine) -> Figure:
     -------
     matplotlib.figure.Figure
     """
-    return _figure((9, 4.2), lambda figure: _over_time(figure, usages, machine))
+    return drawn((9, 4.2), lambda figure: _over_time(figure, usages, machine))
 
 
 def block_map(usages: Sequence[Usage]) -> Figure:
@@ -82,7 +82,7 @@ def block_map(usages: Sequence[Usage]) -> Figure:
     matplotlib.figure.Figure
     """
     rows = -(-len(usages) // 3)
-    return _figure((9, 0.6 + 2.3 * rows), lambda figure: _map(figure, usages))
+    return drawn((9, 0.6 + 2.3 * rows), lambda figure: _map(figure, usages))
 
 
 def overview(usages: Sequence[Usage], machine: Machine) -> Figure:
@@ -105,7 +105,7 @@ def overview(usages: Sequence[Usage], machine: Machine) -> Figure:
         _over_time(middle, usages, machine)
         _map(bottom, usages)
 
-    return _figure((9, sum(heights)), draw)
+    return drawn((9, sum(heights)), draw)
 
 
 def hit_rate_curves(rates: Sequence[HitRate], *, bytes_per_token: int | None = None) -> Figure:
@@ -122,7 +122,7 @@ def hit_rate_curves(rates: Sequence[HitRate], *, bytes_per_token: int | None = N
     -------
     matplotlib.figure.Figure
     """
-    return _figure((9, 4.6), lambda figure: _curves(figure, rates, bytes_per_token))
+    return drawn((9, 4.6), lambda figure: _curves(figure, rates, bytes_per_token))
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> None:
@@ -146,7 +146,8 @@ def save(figure: Figure, path: str | PathLike[str]) -> None:
 # -- drawing ------------------------------------------------------------------------------------------
 
 
-def _figure(size: tuple[float, float], draw: Callable[[Any], None]) -> Figure:
+def drawn(size: tuple[float, float], draw: Callable[[Any], None]) -> Figure:
+    """Return a new figure of that size in inches, drawn on in the style of all of them."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
