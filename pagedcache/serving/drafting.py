@@ -43,8 +43,8 @@ class PromptLookup:
         self.count, self.longest, self.shortest = count, longest, shortest
 
     def __call__(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return up to `count` tokens that followed the latest earlier occurrence."""
-        ends = np.flatnonzero(tokens[:-1] == tokens[-1])  # of occurrences of the last token, then of the last two, ...
+        """Return up to `count` tokens that followed the latest occurrence after which there are so many."""
+        ends = np.flatnonzero(tokens[:-1] == tokens[-1:])  # of occurrences of the last token, then of the last two, ...
         follows = len(tokens)
         for length in range(1, self.longest + 1):
             if length > 1:
@@ -53,5 +53,6 @@ class PromptLookup:
             if not ends.size:
                 break
             if length >= self.shortest:
-                follows = int(ends[-1]) + 1
+                whole = ends[ends + self.count < len(tokens)]
+                follows = int(whole[-1] if whole.size else ends[0]) + 1
         return tokens[follows : follows + self.count]
