@@ -84,7 +84,6 @@ setup(
     package_data={
         "": ["*.pyi", "*.pxd", "*.h", "kernels/*.cuh", "emulator/*.h", "emulator/*.cpp"],
         "pagedcache": ["py.typed"],
-        "pagedcache.sizing": ["sharegpt_lengths.csv"],
         "pagedcache.replay": ["data/*"],
     },
     options={"build_ext": {"parallel": os.cpu_count()}},

@@ -7,17 +7,17 @@ from pathlib import Path
 import click
 import numpy as np
 from click.core import ParameterSource
-from numpy.typing import NDArray
-from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from pagedcache import serving
+from pagedcache._sizes import readable
 from pagedcache.cache import KVCache
 from pagedcache.cli.loading import load
-from pagedcache.cli.options import backend_of, cache_options, json_option, run_options
-from pagedcache.cli.report import decode_summary, mib, serving_table
+from pagedcache.cli.options import backend_of, cache_options, find_trace, json_option, run_options, trace_option
+from pagedcache.cli.report import decode_summary, serving_table
 from pagedcache.cli.screen import Screen
-from pagedcache.sizing import read_lengths
+from pagedcache.cli.tables import print_facts, print_table
+from pagedcache.replay import Trace
 
 SERVE_MEMORY = 64 << 20  # bytes: little, so that a small model's cache is what limits a batch
 
@@ -33,7 +33,7 @@ def bench() -> None:
 @click.option("--steps", type=click.IntRange(1), default=32, show_default=True, help="Decode steps to measure.")
 @cache_options
 @run_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def bench_model(
     batch: int,
     context: int,
@@ -51,7 +51,7 @@ def bench_model(
     Prompts of random tokens are computed first. Then each step adds a token to every sequence; its time is told, and
     what shares of it attention and the cache's bookkeeping have. The rest is the model's own arithmetic, in NumPy.
     """
-    screen = Screen(labels=[""], quiet=as_json, texts=False)
+    screen = Screen(quiet=as_json)
     path, runner, _ = load(model, screen)
     spec = runner.cache_spec(dtype=dtype, block_size=block_size)
     with (
@@ -67,18 +67,12 @@ def bench_model(
         report = dataclasses.asdict(profile) | {name: getattr(profile, name) for name in shares}
         click.echo(json.dumps({"model": path.name, "backend": backend, "dtype": dtype} | report))
         return
-    for name, value in decode_summary(profile):
-        click.echo(f"{name:<12}{value}")
+    print_facts(decode_summary(profile))
 
 
 @bench.command("serve")
 @click.option("--requests", "count", type=click.IntRange(1), default=200, show_default=True, help="Requests to serve.")
-@click.option(
-    "--lengths",
-    "path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Lines of 'prompt,output', or an .npz with both; 256 pairs of ShareGPT if not given.",
-)
+@trace_option
 @click.option("--max-length", type=click.IntRange(2, 1024), default=1024, show_default=True, help="Of a sequence.")
 @click.option(
     "--shared",
@@ -94,7 +88,7 @@ def bench_model(
 @json_option
 def bench_serve(
     count: int,
-    path: Path | None,
+    trace: str,
     max_length: int,
     shared: int,
     seed: int,
@@ -109,14 +103,14 @@ def bench_serve(
 ) -> None:
     """Serve requests on a real model, with contiguous and with paged K/V in the same memory.
 
-    Requests of ShareGPT's lengths come all at once. Contiguous caches reserve the longest length for each sequence and
-    serve static batches, then continuous ones; the paged cache serves with prefixes apart, then shared.
+    Requests as long as those of a trace come all at once. Contiguous caches reserve the longest length for each
+    sequence and serve static batches, then continuous ones; the paged cache serves with prefixes apart, then shared.
     """
     if click.get_current_context().get_parameter_source("memory") is ParameterSource.DEFAULT:
         memory = SERVE_MEMORY
-    screen = Screen(labels=[""], quiet=as_json, texts=False)
+    screen = Screen(quiet=as_json)
     model_path, runner, _ = load(model, screen)
-    requests = _requests(read_lengths(path), count, max_length, shared, seed, runner.config.vocab)
+    requests = _requests(find_trace(trace), count, max_length, shared, seed, runner.config.vocab)
     with threadpool_limits(threads, "blas"), screen:
         runs = serving.compare_serving(
             runner,
@@ -136,19 +130,19 @@ def bench_serve(
     prompt_tokens = sum(len(prompt) for prompt, _ in requests)
     click.echo(
         f"{count} requests, {prompt_tokens} prompt tokens and {runs[0].new_tokens} new ones; "
-        f"{mib(memory)} for K and V in {dtype}, at most {max_length} tokens to a sequence"
+        f"{readable(memory)} for K and V in {dtype}, at most {max_length} tokens to a sequence\n"
     )
-    Console().print(serving_table(runs))
+    print_table(serving_table(runs))
 
 
 def _requests(
-    lengths: NDArray[np.int64], count: int, max_length: int, shared: int, seed: int, vocab: int
+    trace: Trace, count: int, max_length: int, shared: int, seed: int, vocab: int
 ) -> list[tuple[list[int], int]]:
-    """Draw requests of these lengths, as far as they are short enough, with random tokens."""
+    """Draw requests of a trace, as far as they are short enough, with random tokens."""
+    if shared >= max_length:
+        raise click.UsageError(f"--shared {shared} leaves nothing of --max-length {max_length}")
+    drawn = trace.select(count, max_length=max_length - shared, seed=seed)
     random = np.random.default_rng(seed)
-    lengths = lengths[shared + lengths.sum(axis=1) <= max_length]
-    if not len(lengths):
-        raise click.UsageError(f"no lengths of {max_length} tokens or less: give a larger --max-length")
     beginning = random.integers(0, vocab, shared).tolist()
-    drawn = lengths[random.integers(0, len(lengths), count)].tolist()
-    return [(beginning + random.integers(0, vocab, prompt).tolist(), output) for prompt, output in drawn]
+    lengths = zip(drawn.prompts.tolist(), drawn.outputs.tolist(), strict=True)
+    return [(beginning + random.integers(0, vocab, prompt).tolist(), output) for prompt, output in lengths]

@@ -3,17 +3,16 @@
 import json
 import os
 import platform
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from pagedcache.backends import Backend, HasThreads, get, names
+from pagedcache.cli.options import json_option
+from pagedcache.cli.tables import print_facts
 from pagedcache.errors import PagedCacheError
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -22,7 +21,7 @@ VARIABLES = ("PAGEDCACHE_ISA", "PAGEDCACHE_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def doctor(as_json: bool) -> None:
     """Tell what is installed here, which backends there are, and what they run on.
 
@@ -32,12 +31,7 @@ def doctor(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(report))
         return
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    for name, value in _rows(report):
-        table.add_row(name, value)
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
+    print_facts(_rows(report))
 
 
 def found() -> dict[str, Any]:

@@ -13,7 +13,14 @@ from threadpoolctl import threadpool_limits
 from pagedcache import serving
 from pagedcache.cache import KVCache
 from pagedcache.cli.loading import load
-from pagedcache.cli.options import BEAM_BLOCK_SIZE, backend_of, cache_options, run_options, sampling_options
+from pagedcache.cli.options import (
+    BEAM_BLOCK_SIZE,
+    backend_of,
+    cache_options,
+    json_option,
+    run_options,
+    sampling_options,
+)
 from pagedcache.cli.report import summary
 from pagedcache.cli.screen import Screen
 
@@ -39,7 +46,7 @@ from pagedcache.cli.screen import Screen
 @cache_options
 @run_options
 @click.option("--quiet", is_flag=True, help="Print the texts and nothing else.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@json_option
 def generate(
     prompts: tuple[str, ...],
     n: int,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from pagedcache.backends import Backend, HasThreads, get
+from pagedcache.replay import SHIPPED, Trace, read_trace, shipped_trace
 from pagedcache.sizing import ModelShape, read_shape
 from pagedcache.spec import MAX_BLOCK_SIZE, parse_bytes
 
@@ -31,6 +32,27 @@ block_size_option = click.option(
     "--block-size", type=click.IntRange(1, MAX_BLOCK_SIZE), default=16, show_default=True, help="Tokens per block."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+trace_option = click.option(
+    "--trace",
+    metavar="TRACE",
+    default="sharegpt",
+    show_default=True,
+    help="Whose lengths to take: a file or a name; see pagedcache replay --help.",
+)
+
+
+def find_trace(name: str, block_size: int | None = None) -> Trace:
+    """Return the trace of that name that comes with the package, or read the file."""
+    if name in SHIPPED:
+        return shipped_trace(name)
+    if not Path(name).exists():
+        raise ValueError(f"{name} is no file, and none of the traces that come with the package: {', '.join(SHIPPED)}")
+    return read_trace(name, block_size=block_size)
+
+
+def model_option(what: str) -> Callable[[Command], Command]:
+    """Return the option that names a model's file."""
+    return click.option("--model", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=what)
 
 
 def cache_options(command: Command) -> Command:
@@ -39,11 +61,7 @@ def cache_options(command: Command) -> Command:
         memory_option,
         dtype_option,
         block_size_option,
-        click.option(
-            "--model",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A llama-architecture GGUF file; SmolLM2-135M-Instruct, fetched once, if not given.",
-        ),
+        model_option("A llama-architecture GGUF file; SmolLM2-135M-Instruct, fetched once, if not given."),
     ):
         command = option(command)
     return command
@@ -55,11 +73,7 @@ def shape_options(command: Command) -> Command:
         click.option("--head-dim", type=click.IntRange(1), help="Size of a head."),
         click.option("--kv-heads", type=click.IntRange(1), help="Key/value heads."),
         click.option("--layers", type=click.IntRange(1), help="Layers, instead of a model file."),
-        click.option(
-            "--model",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A GGUF file, or a Hugging Face config.json.",
-        ),
+        model_option("A GGUF file, or a Hugging Face config.json."),
     ):
         command = option(command)
     return command

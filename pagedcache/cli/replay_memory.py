@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from pagedcache._sizes import readable
-from pagedcache.cli.options import read_size, shape_of
-from pagedcache.cli.replay_common import OPT_13B, Bar, common_options, drawing, find_trace, print_table, write_json
+from pagedcache.cli.options import find_trace, read_size, shape_of
+from pagedcache.cli.replay_common import OPT_13B, common_options, drawing, tell
+from pagedcache.cli.screen import Screen
 from pagedcache.replay import Machine, Usage, replay_memory
 from pagedcache.spec import MAX_BLOCK_SIZE
 
@@ -72,7 +73,7 @@ def memory(
     kv_heads: int | None,
     head_dim: int | None,
     dtype: str,
-    json_file: Path | None,
+    as_json: bool,
     plot: Path | None,
     html: Path | None,
 ) -> None:
@@ -95,37 +96,40 @@ def memory(
     slots = memory // spec.bytes_per_token
     if slots < 1:
         raise ValueError(f"--memory is {memory} bytes; a token takes {spec.bytes_per_token}")
-    with Bar(len(chosen)) as bar:
-        usages = replay_memory(chosen, slots, limit, block_sizes=block_sizes, progress=bar.show)
+    with Screen(quiet=as_json) as screen:
+        usages = replay_memory(
+            chosen,
+            slots,
+            limit,
+            block_sizes=block_sizes,
+            progress=lambda system, done: screen.serve(system, done, len(chosen)),
+        )
     facts = [
-        ["requests", f"{len(chosen):,} of {len(given):,} in {given.name}{'' if seed is None else f', seed {seed}'}"],
-        ["tokens", f"prompts {chosen.prompts.mean():.0f} and answers {chosen.outputs.mean():.0f} on average"],
-        ["longest legal", f"{limit:,} tokens"],
-        ["memory", f"{readable(memory)}: {slots:,} slots of {spec.bytes_per_token:,} bytes ({dtype})"],
-        ["machine", f"{machine.weights_nbytes / 1e9:.1f} GB of weights, {machine.bandwidth / 1e12:.3f} TB/s"],
+        ("requests", f"{len(chosen):,} of {len(given):,} in {given.name}{'' if seed is None else f', seed {seed}'}"),
+        ("tokens", f"prompts {chosen.prompts.mean():.0f} and answers {chosen.outputs.mean():.0f} on average"),
+        ("longest legal", f"{limit:,} tokens"),
+        ("memory", f"{readable(memory)}: {slots:,} slots of {spec.bytes_per_token:,} bytes ({dtype})"),
+        ("machine", f"{machine.weights_nbytes / 1e9:.1f} GB of weights, {machine.bandwidth / 1e12:.3f} TB/s"),
     ]
     table = _usage_table(usages, machine)
-    print_table(facts, table)
-    write_json(
-        json_file,
-        {
-            "trace": chosen.summary(),
-            "seed": seed,
-            "max_length": limit,
-            "memory_bytes": memory,
-            "bytes_per_token": spec.bytes_per_token,
-            "weights_bytes": machine.weights_nbytes,
-            "bandwidth": machine.bandwidth,
-            "systems": [usage.figures() | {"tokens_per_second": machine.throughput(usage)} for usage in usages],
-        },
-    )
+    figures = {
+        "trace": chosen.summary(),
+        "seed": seed,
+        "max_length": limit,
+        "memory": memory,
+        "bytes_per_token": spec.bytes_per_token,
+        "weights_nbytes": machine.weights_nbytes,
+        "bandwidth": machine.bandwidth,
+        "systems": [usage.figures() | {"tokens_per_second": machine.throughput(usage)} for usage in usages],
+    }
+    tell(facts, table, figures, as_json=as_json)
     if plot:
         pictures.save(pictures.overview(usages, machine), plot)
     if html:
         from pagedcache.replay.report import Section, html_page
 
         sections = [
-            Section("Workload", table=[["what", "value"], *facts]),
+            Section("Workload", table=[("what", "value"), *facts]),
             Section("What the memory held", KINDS, table, pictures.waste_by_kind(usages, machine)),
             Section(
                 "Over time",

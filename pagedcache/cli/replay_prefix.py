@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from pagedcache.cli.options import shape_of
-from pagedcache.cli.replay_common import OPT_13B, Bar, common_options, drawing, find_trace, print_table, write_json
+from pagedcache.cli.options import find_trace, shape_of
+from pagedcache.cli.replay_common import OPT_13B, common_options, drawing, tell
+from pagedcache.cli.screen import Screen
 from pagedcache.replay import POLICIES, HitRate, capacities, replay_prefix
 from pagedcache.replay.prefix import TTLS
 
@@ -66,7 +67,7 @@ def prefix(
     kv_heads: int | None,
     head_dim: int | None,
     dtype: str,
-    json_file: Path | None,
+    as_json: bool,
     plot: Path | None,
     html: Path | None,
 ) -> None:
@@ -82,34 +83,32 @@ def prefix(
     if tokens:
         sizes = sorted({max(1, count // (chosen.block_size or 1)) for count in tokens})
     policies = tuple(dict.fromkeys(policies))
-    with Bar(len(chosen)) as bar:
+    with Screen(quiet=as_json) as screen:
         rates = replay_prefix(
             chosen,
             sizes,
             policies,
             skip=skip,
             ttls=ttls,
-            progress=lambda policy, size, done: bar.show(f"{policy} {size}", done),
+            progress=lambda policy, size, done: screen.serve(f"{policy} {size}", done, len(chosen)),
         )
+    skipped = f", after {100 * skip:.0f} % of the requests" if skip else ""
     facts = [
-        ["requests", f"{len(chosen):,} of {len(given):,} in {given.name}"],
-        ["blocks", f"{chosen.num_accesses:,} of {chosen.block_size} tokens, {chosen.num_blocks:,} different"],
-        ["counted", f"{rates[0].tokens:,} tokens of prompts" + (f", after {skip:.0%} of the requests" if skip else "")],
-        ["a token takes", f"{spec.bytes_per_token:,} bytes ({dtype})"],
+        ("requests", f"{len(chosen):,} of {len(given):,} in {given.name}"),
+        ("blocks", f"{chosen.num_accesses:,} of {chosen.block_size} tokens, {chosen.num_blocks:,} different"),
+        ("counted", f"{rates[0].tokens:,} tokens of prompts{skipped}"),
+        ("a token takes", f"{spec.bytes_per_token:,} bytes ({dtype})"),
     ]
     table = _rate_table(rates, policies, spec.bytes_per_token)
-    print_table(facts, table)
     results = [asdict(rate) | {"token_rate": rate.token_rate, "block_rate": rate.block_rate} for rate in rates]
-    write_json(
-        json_file,
-        {
-            "trace": chosen.summary(),
-            "skip": skip,
-            "ttls": ttls,
-            "bytes_per_token": spec.bytes_per_token,
-            "hit_rates": results,
-        },
-    )
+    figures = {
+        "trace": chosen.summary(),
+        "skip": skip,
+        "ttls": ttls,
+        "bytes_per_token": spec.bytes_per_token,
+        "hit_rates": results,
+    }
+    tell(facts, table, figures, as_json=as_json)
     if plot:
         pictures.save(pictures.hit_rate_curves(rates, bytes_per_token=spec.bytes_per_token), plot)
     if html:
@@ -117,7 +116,7 @@ def prefix(
 
         figure = pictures.hit_rate_curves(rates, bytes_per_token=spec.bytes_per_token)
         text = "Share of the prompts' tokens that were found in the prefix cache, by its capacity."
-        sections = [Section("Workload", table=[["what", "value"], *facts]), Section("Hit rate", text, table, figure)]
+        sections = [Section("Workload", table=[("what", "value"), *facts]), Section("Hit rate", text, table, figure)]
         html.write_text(html_page(f"Replay of prefixes: {given.name}", sections), encoding="utf-8")
 
 

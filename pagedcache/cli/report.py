@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
+from pagedcache._sizes import readable
 from pagedcache.cache import KVCache
 from pagedcache.serving import Conversation, DecodeProfile, Report, ServingRun, Turn
 
@@ -43,11 +42,11 @@ def summary(report: Report, max_tokens: int, *, searched: bool = False) -> list[
             f"{peak.blocks}, with room for {report.spec.block_size} tokens each; {peak.shared} of them shared "
             f"({peak.blocks_alone} if nothing were), {report.copied} copied",
         ),
-        ("memory", f"{mib(report.paged_nbytes)} in blocks{beams}"),
+        ("memory", f"{readable(report.paged_nbytes)} in blocks{beams}"),
         (
             "contiguous",
-            f"{mib(report.contiguous_nbytes)} if each sequence reserves its prompt and {max_tokens} tokens, "
-            f"{mib(report.context_nbytes)} if it reserves the model's {report.context}",
+            f"{readable(report.contiguous_nbytes)} if each sequence reserves its prompt and {max_tokens} tokens, "
+            f"{readable(report.context_nbytes)} if it reserves the model's {report.context}",
         ),
     ]
 
@@ -73,7 +72,7 @@ def chat_summary(conversation: Conversation, cache: KVCache) -> list[tuple[str, 
         ),
         ("found", f"{found} of {count(total, 'token')} in the prefix cache, over all turns{rate}"),
         ("blocks", f"{stats.published} of {stats.num_blocks} kept, with room for {cache.spec.block_size} tokens each"),
-        ("memory", f"{mib(kept)} of {mib(stats.num_blocks * cache.spec.bytes_per_block)}"),
+        ("memory", f"{readable(kept)} of {readable(stats.num_blocks * cache.spec.bytes_per_block)}"),
         ("evictions", count(stats.evictions, "block")),
     ]
 
@@ -98,14 +97,11 @@ def decode_summary(profile: DecodeProfile) -> list[tuple[str, str]]:
     ]
 
 
-def serving_table(runs: Sequence[ServingRun]) -> Table:
-    """Return ways of serving side by side; rates relative to the first."""
-    table = Table()
-    table.add_column("")
-    for name in ("new tokens/s", "times", "slots with a token", "batch", "found", "preempted", "first token"):
-        table.add_column(name, justify="right")
-    for run in runs:
-        table.add_row(
+def serving_table(runs: Sequence[ServingRun]) -> list[list[str]]:
+    """Return ways of serving side by side, below the names of the columns; rates relative to the first."""
+    head = ["way", "new tokens/s", "times", "slots with a token", "batch", "found", "preempted", "first token"]
+    return [head] + [
+        [
             run.way,
             f"{run.tokens_per_second:.1f}",
             f"{run.tokens_per_second / runs[0].tokens_per_second:.2f}",
@@ -114,15 +110,11 @@ def serving_table(runs: Sequence[ServingRun]) -> Table:
             f"{100 * run.found_tokens / run.prompt_tokens:.0f} %",
             str(run.preemptions),
             f"{run.first_token_seconds:.1f} s",
-        )
-    return table
+        ]
+        for run in runs
+    ]
 
 
 def count(number: int, word: str) -> str:
     """Return a number and what it counts."""
     return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def mib(nbytes: int) -> str:
-    """Return bytes in MiB."""
-    return f"{nbytes / 2**20:.1f} MiB"

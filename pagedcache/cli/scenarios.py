@@ -4,24 +4,19 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pagedcache.cli.loading import load
-from pagedcache.cli.options import block_size_option, json_option
+from pagedcache.cli.options import block_size_option, json_option, model_option
 from pagedcache.cli.screen import Screen
+from pagedcache.cli.tables import print_table
 from pagedcache.sizing import SCENARIOS, Holding, measure, measure_beams
 
 
 @click.command()
 @block_size_option
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the beams' parents.")
-@click.option(
-    "--model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A llama-architecture GGUF file: the beams are those that it finds, instead of random ones.",
-)
+@model_option("A llama-architecture GGUF file: the beams are those that it finds, instead of random ones.")
 @json_option
 def scenarios(block_size: int, seed: int, model: Path | None, as_json: bool) -> None:
     """Measure what one sequence, ten short ones, beams and a mixture take of memory.
@@ -37,22 +32,19 @@ def scenarios(block_size: int, seed: int, model: Path | None, as_json: bool) -> 
     if as_json:
         click.echo(json.dumps({"block_size": block_size, "scenarios": [_as_dict(each) for each in held]}))
         return
-    table = Table()
-    table.add_column("workload")
-    for name in ("contiguous", "paged", "saved"):
-        table.add_column(name, justify="right")
+    table: list[list[str | Text]] = [["workload", "contiguous", "paged", "saved"]]
     for each in held:
         scenario = each.scenario
         base = f"100 % is {scenario.base_tokens} tokens {scenario.base}"
         measured = each.contiguous_percent, each.paged_percent, each.saved_percent
         cells = [f"{own:.0f} %\n({said} %)" for own, said in zip(measured, scenario.claimed, strict=True)]
-        table.add_row(Text.assemble((scenario.name, "bold"), f"\n{_workload(each)}\n{base}"), *cells, end_section=True)
-    Console(highlight=False).print(table)
-    click.echo(f"Blocks of {block_size} tokens. In brackets: what the tutorial says, which states no lengths.")
+        table.append([Text.assemble((scenario.name, "bold"), f"\n{_workload(each)}\n{base}"), *cells])
+    print_table(table)
+    click.echo(f"\nBlocks of {block_size} tokens. In brackets: what the tutorial says, which states no lengths.")
 
 
 def _beams_of(model: Path, block_size: int) -> Holding:
-    screen = Screen(labels=[""], quiet=True, texts=False)
+    screen = Screen(quiet=True)
     path, runner, tokenizer = load(model, screen)
     (scenario,) = (scenario for scenario in SCENARIOS if scenario.beams > 1)
     return measure_beams(scenario, runner, tokenizer, name=path.name, block_size=block_size)

@@ -12,7 +12,8 @@ from typing import Self
 import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
-from rich.table import Table
+
+from pagedcache.cli.tables import facts_table
 
 # A model file from a stranger must not be able to drive the terminal.
 _VISIBLE = {code: 0xFFFD for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -31,7 +32,7 @@ class Screen:
         Print texts.
     """
 
-    def __init__(self, labels: Sequence[str], *, quiet: bool, texts: bool) -> None:
+    def __init__(self, labels: Sequence[str] = (), *, quiet: bool, texts: bool = False) -> None:
         self._labels = labels
         self._show_texts = texts
         self._console = Console(stderr=True, quiet=quiet, highlight=False)
@@ -68,7 +69,7 @@ class Screen:
             self._remove_bar()
 
     def serve(self, way: str, done: int, total: int) -> None:
-        """Show how far one way of serving is."""
+        """Show how many of the requests one way of serving is done with; several take turns."""
         self._advance(way, done, total, MofNCompleteColumn())
         if done == total:
             self._remove_bar()
@@ -94,13 +95,8 @@ class Screen:
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
         """Print names and values."""
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="bold")
-        grid.add_column()
-        for name, value in rows:
-            grid.add_row(name, value)
         self._console.print()
-        self._console.print(grid)
+        self._console.print(facts_table(rows))
 
     def note(self, text: str) -> None:
         """Print a line about what happened."""
@@ -123,7 +119,7 @@ class Screen:
             self._progress = Progress(*columns, console=self._console, transient=True)
             self._progress.add_task(what)
             self._progress.start()
-        self._progress.update(self._progress.task_ids[0], completed=done, total=total)
+        self._progress.update(self._progress.task_ids[0], description=what, completed=done, total=total)
 
     def _remove_bar(self) -> None:
         if self._progress is not None:

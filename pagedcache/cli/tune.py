@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
+import numpy as np
 
-from pagedcache.cli.options import dtype_option, json_option, shape_of, shape_options
-from pagedcache.sizing import BLOCK_SIZES, ModelShape, advise, cost_of_block_sizes, decode_speeds, read_lengths
+from pagedcache.cli.options import dtype_option, find_trace, json_option, shape_of, shape_options, trace_option
+from pagedcache.cli.report import count
+from pagedcache.cli.tables import print_table
+from pagedcache.sizing import BLOCK_SIZES, ModelShape, advise, cost_of_block_sizes, decode_speeds
 from pagedcache.sizing.block_sizes import MAX_SEQUENCES, TURNS
 
 LLAMA_3_8B = ModelShape(layers=32, q_heads=32, kv_heads=8, head_dim=128, v_head_dim=128)
@@ -21,12 +22,7 @@ SLOWER = 0.03  # share of speed that does not matter
 @click.option(
     "--query-heads", type=click.IntRange(1), help="Query heads; the model's, else as many as key/value heads."
 )
-@click.option(
-    "--lengths",
-    "path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Your workload: lines of 'prompt,output', or an .npz with both; 256 pairs of ShareGPT if not given.",
-)
+@trace_option
 @click.option(
     "--system", type=click.IntRange(0, 1 << 20), default=64, show_default=True, help="Tokens that all prompts share."
 )
@@ -49,7 +45,7 @@ def tune(
     kv_heads: int | None,
     head_dim: int | None,
     query_heads: int | None,
-    path: Path | None,
+    trace: str,
     system: int,
     dtype: str,
     speed: bool,
@@ -63,7 +59,10 @@ def tune(
     if none is given.
     """
     shape = shape_of(model, layers, kv_heads, head_dim, default=LLAMA_3_8B)
-    spec, q_heads, lengths = shape.cache_spec(dtype=dtype), query_heads or shape.q_heads, read_lengths(path)
+    spec, q_heads = shape.cache_spec(dtype=dtype), query_heads or shape.q_heads
+    given = find_trace(trace)
+    answered = given.select(len(given))
+    lengths = np.stack([answered.prompts, answered.outputs], axis=1)
     speeds = decode_speeds(spec, BLOCK_SIZES, q_heads=q_heads, seconds=seconds, threads=threads) if speed else None
     costs = cost_of_block_sizes(spec, lengths, system_tokens=system, speeds=speeds)
     advice = advise(costs, slower=max(SLOWER, speeds.noise) if speeds else SLOWER)
@@ -74,7 +73,7 @@ def tune(
             "query_heads": q_heads,
             "head_dim": spec.head_dim,
             "dtype": dtype,
-            "pairs": len(lengths),
+            "trace": answered.summary(),
             "block_sizes": [dataclasses.asdict(cost) for cost in costs],
             "speed_noise": speeds.noise if speeds else None,
             "advice": dataclasses.asdict(advice),
@@ -84,21 +83,23 @@ def tune(
     prompt, output = lengths.mean(axis=0)
     click.echo(
         f"{spec.layers} layers, {q_heads} query heads over {spec.kv_heads} of K and V, {spec.head_dim} wide, {dtype}\n"
-        f"{len(lengths)} prompts of {prompt:.0f} tokens with answers of {output:.0f}, on average (at most "
-        f"{MAX_SEQUENCES} are measured); {TURNS} turns to a conversation, {system} tokens that all share"
+        f"{given.name}: {count(len(lengths), 'prompt')} of {prompt:.0f} tokens with answers of {output:.0f}, "
+        f"on average\nAt most {MAX_SEQUENCES} are measured; {TURNS} turns to a conversation, {system} tokens that all "
+        "share\n"
     )
-    table = Table()
-    for name in ("block size", "unused slots", "bookkeeping", "reuse lost", "attention"):
-        table.add_column(name, justify="right")
-    for cost in costs:
-        table.add_row(
+    table = [["block size", "unused slots", "bookkeeping", "reuse lost", "attention"]]
+    table += [
+        [
             str(cost.block_size),
             f"{100 * cost.unused:.1f} %",
             f"{100 * cost.bookkeeping:.3f} %",
             f"{100 * cost.reuse_lost:.1f} %",
             "not measured" if cost.speed is None else f"{100 * cost.speed:.1f} %",
-        )
-    Console(highlight=False).print(table)
+        ]
+        for cost in costs
+    ]
+    print_table(table)
+    click.echo()
     if speeds is not None:
         fastest = max(speeds.bytes_per_second.values()) / 1e9
         click.echo(

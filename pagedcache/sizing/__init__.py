@@ -2,7 +2,6 @@
 
 from pagedcache.sizing.block_sizes import BLOCK_SIZES, Advice, BlockSizeCost, advise, cost_of_block_sizes
 from pagedcache.sizing.decode_speed import DecodeSpeeds, decode_speeds
-from pagedcache.sizing.lengths import read_lengths
 from pagedcache.sizing.model_shape import ModelShape, read_shape
 from pagedcache.sizing.plan import MemoryPlan, Room, plan_memory
 from pagedcache.sizing.scenarios import SCENARIOS, Holding, Scenario, measure, measure_beams
@@ -24,6 +23,5 @@ __all__ = [
     "measure",
     "measure_beams",
     "plan_memory",
-    "read_lengths",
     "read_shape",
 ]

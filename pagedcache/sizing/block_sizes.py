@@ -65,7 +65,7 @@ def cost_of_block_sizes(
     spec : CacheSpec
         The cache, whose own block size does not count.
     lengths : int64 [n, 2]
-        Tokens of prompts and answers (see :func:`read_lengths`); at most 256 of them, evenly chosen, are used.
+        Tokens of prompts and of their answers, at least 1 each. Of more than 256, so many are drawn, always the same.
     block_sizes : sequence of int
         In ascending order.
     system_tokens : int
@@ -149,9 +149,9 @@ def _named(sizes: Sequence[int]) -> str:
 
 
 def _chosen(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Leave out rows, evenly, until the workload is one of seconds."""
-    rows = np.linspace(0, len(lengths) - 1, min(len(lengths), MAX_SEQUENCES)).astype(np.int64)
-    kept = lengths[rows]
+    """Draw rows, and keep their order, so that the workload is one of seconds."""
+    drawn = np.random.default_rng(0).choice(len(lengths), min(len(lengths), MAX_SEQUENCES), replace=False)
+    kept = lengths[np.sort(drawn)]
     return kept[: max(1, int(np.searchsorted(kept.sum(axis=1).cumsum(), MAX_TOKENS, side="right")))]
 
 

@@ -45,7 +45,7 @@ def lengths(tmp_path):
 
 
 def test_serve_json(command, model, lengths):
-    options = ("--model", model, "--lengths", lengths, "--memory", "150 KiB", "--shared", 32)
+    options = ("--model", model, "--trace", lengths, "--memory", "150 KiB", "--shared", 32)
     status, out, err = command(*SERVE, *options, "--json")
     assert (status, err) == (0, "")
     runs = json.loads(out)["runs"]
@@ -63,14 +63,14 @@ def test_serve_json(command, model, lengths):
 
 
 def test_serve_table(command, model, lengths):
-    status, out, _ = command(*SERVE, "--model", model, "--lengths", lengths, "--memory", "150 KiB", "--way", "paged")
+    status, out, _ = command(*SERVE, "--model", model, "--trace", lengths, "--memory", "150 KiB", "--way", "paged")
     assert status == 0
-    assert re.search(r"12 requests, \d+ prompt tokens and \d+ new ones; 0.1 MiB for K and V in float32", out)
+    assert re.search(r"12 requests, \d+ prompt tokens and \d+ new ones; 150.00 KiB for K and V in float32", out)
     assert "1.00" in out
 
 
 def test_serve_the_same_requests_each_time(command, model, lengths):
-    options = ("--model", model, "--lengths", lengths, "--memory", "150 KiB", "--way", "paged", "--json")
+    options = ("--model", model, "--trace", lengths, "--memory", "150 KiB", "--way", "paged", "--json")
     found = [json.loads(command(*SERVE, *options, "--seed", seed)[1])["runs"][0]["prompt_tokens"] for seed in (1, 1, 2)]
     assert found[0] == found[1] != found[2]
 
@@ -78,12 +78,14 @@ def test_serve_the_same_requests_each_time(command, model, lengths):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--max-length", 20), "no lengths of 20 tokens or less"),
+        (("--max-length", 20), "none of its 4 requests has an answer and at most 20 tokens"),
         (("--memory", "10 KiB"), "contiguous, static batches: a sequence takes 38400 bytes, the memory is 10240"),
+        (("--shared", 200), "--shared 200 leaves nothing of --max-length 200"),
+        (("--trace", "no/such/file"), "no/such/file is no file, and none of the traces that come with the package"),
         (("--max-length", 1025), "1025 is not in the range"),
     ],
 )
 def test_serve_refuses(command, model, lengths, options, message):
-    status, out, err = command(*SERVE, "--model", model, "--lengths", lengths, *options)
+    status, out, err = command(*SERVE, "--model", model, "--trace", lengths, *options)
     assert (status != 0, out) == (True, "")
     assert message in err

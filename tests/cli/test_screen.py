@@ -74,6 +74,17 @@ def test_progress_on_a_terminal(capsys, monkeypatch):
     assert "reading the prompts" in err
 
 
+def test_ways_of_serving_take_turns_on_one_bar(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with Screen(quiet=False) as screen:
+        screen.serve("contiguous", 1, 2)
+        screen.serve("paged", 1, 2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.rindex("contiguous") < err.rindex("paged")
+
+
 def test_the_first_text_ends_the_progress_bar(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")

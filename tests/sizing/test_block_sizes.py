@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pagedcache import CacheSpec
+from pagedcache.replay import shipped_trace
 from pagedcache.sizing import (
     BlockSizeCost,
     DecodeSpeeds,
@@ -11,12 +12,17 @@ from pagedcache.sizing import (
     cost_of_block_sizes,
     decode_speed,
     decode_speeds,
-    read_lengths,
 )
 from pagedcache.sizing import block_sizes as module
 
 SPEC = CacheSpec(2, 1, 8)
 LENGTHS = np.array([[9, 7], [20, 12], [3, 1], [30, 9], [5, 6]])
+
+
+@pytest.fixture(scope="module")
+def sharegpt():
+    trace = shipped_trace("sharegpt")
+    return np.stack([trace.prompts, trace.outputs], axis=1)
 
 
 @pytest.mark.parametrize("size", [1, 4, 16, 50])
@@ -26,12 +32,12 @@ def test_unused_slots(size):
     assert cost.unused == pytest.approx(1 - 102 / slots)
 
 
-def test_bookkeeping_falls_with_the_block_size():
-    costs = cost_of_block_sizes(SPEC, read_lengths(), block_sizes=[1, 8, 64])
+def test_bookkeeping_falls_with_the_block_size(sharegpt):
+    costs = cost_of_block_sizes(SPEC, sharegpt, block_sizes=[1, 8, 64])
     shares = [cost.bookkeeping for cost in costs]
     assert shares == sorted(shares, reverse=True)
     fuller = CacheSpec(4, 1, 8)  # twice the bytes for the same books
-    assert cost_of_block_sizes(fuller, read_lengths(), block_sizes=[8])[0].bookkeeping == pytest.approx(shares[1] / 2)
+    assert cost_of_block_sizes(fuller, sharegpt, block_sizes=[8])[0].bookkeeping == pytest.approx(shares[1] / 2)
     assert costs[0].overhead == costs[0].unused + costs[0].bookkeeping
 
 
@@ -55,15 +61,17 @@ def test_nothing_to_reuse():
     assert cost.reuse_lost == 0
 
 
-def test_reuse_lost_on_sharegpt():
+def test_reuse_lost_on_sharegpt(sharegpt):
     """Research on whole ShareGPT conversations found 0.7 % at 16 and 3.1 % at 64."""
-    costs = cost_of_block_sizes(SPEC, read_lengths(), block_sizes=[1, 16, 64])
+    costs = cost_of_block_sizes(SPEC, sharegpt, block_sizes=[1, 16, 64])
     assert [cost.reuse_lost for cost in costs] == pytest.approx([0, 0.007, 0.031], abs=0.002)
 
 
 def test_large_workloads_are_thinned_out():
     many = np.full((10_000, 2), 50)
     assert len(module._chosen(many)) == module.MAX_SEQUENCES
+    numbered = module._chosen(np.arange(1, 2001).reshape(1000, 2))
+    assert (np.diff(numbered[:, 0]) > 0).all()  # none twice, and in order
     long = np.full((200, 2), 1 << 17)
     assert len(module._chosen(long)) == 1
     assert len(module._chosen(long[:1])) == 1
