@@ -4,6 +4,7 @@ import click
 
 from pagedcache.cli.replay_memory import memory
 from pagedcache.cli.replay_prefix import prefix
+from pagedcache.cli.replay_serve import serve
 
 
 @click.group()
@@ -18,3 +19,4 @@ def replay() -> None:
 
 replay.add_command(memory)
 replay.add_command(prefix)
+replay.add_command(serve)

@@ -16,6 +16,7 @@ __all__ = ["OPT_13B", "common_options", "drawing", "tell"]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 OPT_13B = ModelShape(layers=40, q_heads=40, kv_heads=40, head_dim=128, v_head_dim=128)  # of the PagedAttention paper
+OPT_13B_WEIGHTS = 26 * 10**9  # bytes, in float16
 
 
 def common_options(command: Command) -> Command:

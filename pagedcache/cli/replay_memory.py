@@ -7,14 +7,12 @@ import click
 
 from pagedcache._sizes import readable
 from pagedcache.cli.options import find_trace, read_size, shape_of
-from pagedcache.cli.replay_common import OPT_13B, common_options, drawing, tell
+from pagedcache.cli.replay_common import OPT_13B, OPT_13B_WEIGHTS, common_options, drawing, tell
 from pagedcache.cli.screen import Screen
 from pagedcache.replay import Machine, Usage, replay_memory
 from pagedcache.spec import MAX_BLOCK_SIZE
 
 __all__ = ["memory"]
-
-OPT_13B_WEIGHTS = 26 * 10**9  # bytes, in float16
 
 KINDS = (
     "Every slot, the room for K and V of one token, is one of: stored, a token is there; reserved, handed out for a "
