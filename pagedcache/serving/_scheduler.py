@@ -7,8 +7,8 @@ Requests are served by priority, then in the order they came. Three rules decide
 - Where nobody may be preempted, and for beams, which cannot be, the blocks that it may come to hold in the worst case
   are promised to it, and all promises together must fit. They are promised and not allocated: the cache holds what is
   stored and no more.
-- It waits while one that begins with the same block is being computed, because then it will find that block, and
-  whatever else they share, in the prefix cache.
+- It waits while a block that it shares with a running prompt is still to be computed, because then it will find that
+  block in the prefix cache.
 
 Nobody overtakes: while one waits, those behind it wait too. A cache in which the caller keeps sequences of his own
 works as well: what they hold when the engine has nothing to do is not given out.
@@ -261,16 +261,18 @@ class Scheduler:
         return False
 
     def _is_being_computed(self, tokens: NDArray[np.int32]) -> bool:
-        """Whether the first block of these tokens will soon be in the prefix cache."""
+        """Whether a block that these tokens share with a running prompt, and that is not computed yet, soon will be."""
+        if self._private is not None:
+            return False
         size, r = self._cache.spec.block_size, self.rows
-        return (
-            self._private is None
-            and len(tokens) > size
-            and any(
-                r.lengths[each.row] < r.prompts[each.row] and (r.tokens[each.row, :size] == tokens[:size]).all()
-                for each in self.running
-            )
-        )
+        for each in self.running:
+            done, length = int(r.lengths[each.row]), min(int(r.prompts[each.row]), len(tokens) - 1)
+            if done < length // size * size and (r.tokens[each.row, :size] == tokens[:size]).all():
+                apart = np.flatnonzero(r.tokens[each.row, :length] != tokens[:length])
+                shared = int(apart[0]) if len(apart) else length
+                if done < shared // size * size:
+                    return True
+        return False
 
     def _guess(self, row: int, draft: Drafter) -> int:
         """Write guesses behind the tokens of a row; return how many."""

@@ -90,6 +90,21 @@ def test_prefixes_are_shared_or_not(engine_of, cache_of, alone, share):
     assert [request.found_tokens for request in requests] == [36 * share] * 3
 
 
+def test_only_what_is_shared_is_waited_for(engine_of, cache_of):
+    """Two prompts have the first 8 of 40 tokens in common, a third the first 24; steps compute 12 tokens."""
+    engine = engine_of(cache_of(), step_tokens=12, watermark=0)
+    text = PROMPTS[1]
+    prompts = [text, text[:8] + [200 + k for k in range(32)], text[:24] + [240 + k for k in range(16)]]
+    requests = [engine.submit(prompt, max_tokens=2) for prompt in prompts]
+    running = []
+    for _ in range(3):
+        engine.step()
+        running.append(engine.num_running)
+    assert running == [1, 2, 3], "the second waits for 8 tokens, the third for 24"
+    engine.run()
+    assert [request.found_tokens for request in requests] == [0, 8, 24]
+
+
 def test_watermark_keeps_blocks_for_those_who_run(engine_of, cache_of):
     """The second prompt fits next to the first, but not with half the blocks left free."""
     engine = engine_of(cache_of(num_blocks=20), watermark=0.5)
