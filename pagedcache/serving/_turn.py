@@ -6,7 +6,9 @@ and beams.
 """
 
 from collections.abc import Callable
+from copy import copy
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from pagedcache.serving._texts import Texts
 from pagedcache.serving.drafting import Drafter
 from pagedcache.serving.models import Runner
 from pagedcache.serving.results import Finish, Report
+from pagedcache.serving.sampler import Sampler
 
 Rows = NDArray[np.intp]
 Int32 = NDArray[np.int32]
@@ -41,9 +44,19 @@ class Turn:
         self._scheduler, self._rows, self._texts = scheduler, scheduler.rows, texts
         self._model, self._cache = model, cache
         self._report, self._clock = report, clock
+        self._torn = False  # an exception has left the middle of a turn
+        self._drawn: dict[int, tuple[Sampler, dict[str, Any]]] = {}  # by row: state before draws that are not given yet
 
     def take(self, draft: Drafter | None, *, observe: bool) -> int:
         """Compute a step of those who run; return how many prompt tokens were among it."""
+        if self._torn:
+            self._mend()
+        self._torn = True
+        prefilled = self._take(draft, observe=observe)
+        self._torn = False
+        return prefilled
+
+    def _take(self, draft: Drafter | None, *, observe: bool) -> int:
         opened = self._open(draft)
         if opened is None:
             return 0
@@ -86,6 +99,23 @@ class Turn:
         else:
             report.decode_seconds += seconds
             report.decode_tokens += sequences
+
+    def _mend(self) -> None:
+        """Agree with the cache again: whoever was not given what follows its last token computes that token again."""
+        r = self._rows
+        for sequence in self._scheduler.running:
+            row = sequence.row
+            handle, last = int(r.ids[row]), int(r.totals[row]) - 1
+            stored = self._cache.sequences.position(handle)
+            if stored > last:
+                # The whole last block goes: it may be published, and to write into it would take another block. But
+                # beams have to stay side by side: one token of each is computed in any step, more may not be.
+                stored = last if sequence.search is not None else last - last % self._cache.spec.block_size
+                self._cache.truncate([handle], stored)
+            r.lengths[row] = stored
+        for sampler, state in self._drawn.values():
+            sampler.state = state
+        self._drawn.clear()
 
     # -- before the model ---------------------------------------------------------------------------
 
@@ -143,6 +173,8 @@ class Turn:
             total = int(self._rows.totals[row])
             guess = self._rows.tokens[row, total : total + wanted[i] - 1].tolist()
             taken: list[int] = []
+            if not owner.sampler.greedy:
+                self._drawn[row] = owner.sampler, owner.sampler.state
             for k, expected in enumerate([*guess, None]):
                 at = begin + k
                 token = int(best[at]) if owner.sampler.greedy else owner.sampler(logits[at])
@@ -180,6 +212,7 @@ class Turn:
             if sequence.search is not None:
                 searches[id(sequence.search)] = sequence.search
             elif row in chosen:
+                self._drawn.pop(row, None)
                 self._texts.give(sequence, chosen[row])
             else:
                 for each in [sequence, *self._part(sequence)]:
@@ -210,7 +243,7 @@ class Turn:
     def _part(self, sequence: Sequence) -> list[Sequence]:
         """Make the other samples of a prompt, once, when it is computed."""
         request, r = sequence.request, self._rows
-        if request.width == 1 or r.totals[sequence.row] > len(request.prompt):
+        if request.width == 1 or r.totals[sequence.row] > len(request.prompt) or len(self._scheduler.of(request)) > 1:
             return []
         return self._fork(sequence, request.width - 1)
 
@@ -225,19 +258,24 @@ class Turn:
 
     def _continue(self, search: Search, logits: Logits) -> None:
         """Continue the beams of a request."""
-        r, beams = self._rows, search.beams
+        r, beams = self._rows, copy(search.beams)
         first = r.owners[search.rows[0]]
         assert first is not None
-        parents = beams.advance(logits)
+        try:
+            parents = beams.advance(logits)
+        except ValueError as error:
+            raise ValueError(f"request {first.request.number}: {error}") from None
+        if not beams.done:
+            if len(search.rows) < len(parents):
+                search.rows += [each.row for each in self._fork(first, len(parents) - 1)]
+            else:
+                self._cache.reorder(r.ids[search.rows], parents)
+        search.beams = beams
         self._texts.mark(first.request)
         self._report.new_tokens += len(beams.live)
         if beams.done:
             self._texts.finish(first, Finish.LENGTH)
             return
-        if len(search.rows) < len(parents):
-            search.rows += [each.row for each in self._fork(first, len(parents) - 1)]
-        else:
-            self._cache.reorder(r.ids[search.rows], parents)
         for row, (token,) in zip(search.rows, beams.last_tokens, strict=True):
             r.tokens[row, r.totals[row]] = token
             r.totals[row] += 1

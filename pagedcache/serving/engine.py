@@ -14,7 +14,7 @@ from pagedcache.serving._needs import need_of
 from pagedcache.serving._scheduler import Scheduler
 from pagedcache.serving._texts import Texts
 from pagedcache.serving._turn import Turn
-from pagedcache.serving.drafting import Drafter
+from pagedcache.serving.drafting import Drafter, checked
 from pagedcache.serving.models import Runner, Tokenizer
 from pagedcache.serving.requests import Piece, PieceCallback, Request
 from pagedcache.serving.results import Completion, Finish, Report
@@ -104,16 +104,21 @@ class Engine:
         check_numbers(step_tokens=step_tokens)
         if preemption not in ("recompute", "swap", "never"):
             raise ValueError(f"preemption is {preemption!r}; it must be 'recompute', 'swap' or 'never'")
+        if preemption == "swap" and cache.storage is None:
+            raise ValueError("preemption is 'swap', and the cache is metadata only: there is nothing to move")
         if not 0 <= watermark < 1:
             raise ValueError(f"watermark is {watermark}; it is a share of the blocks, from 0 to below 1")
         if ends is None:
             ends = tokenizer.ends if tokenizer is not None else ()
         self.report = Report(cache.spec, model.config.context)
         self._model, self._cache, self._tokenizer = model, cache, tokenizer
-        self._scheduler = Scheduler(cache, step_tokens, preemption, watermark, static, share_prefixes)
+        self._scheduler = Scheduler(
+            cache, step_tokens, preemption, watermark, static, share_prefixes, self.report, clock
+        )
         self._texts = Texts(self._scheduler, tokenizer, frozenset(ends), self.report, clock)
         self._turn = Turn(self._scheduler, self._texts, model, cache, self.report, clock)
-        self._draft, self._observe, self._on_prefill, self._clock = draft, observe, on_prefill, clock
+        self._draft = None if draft is None else checked(draft, model.config.vocab)
+        self._observe, self._on_prefill, self._clock = observe, on_prefill, clock
         self._submitted = 0
 
     def submit(
@@ -215,8 +220,9 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not (self._scheduler.waiting or self._scheduler.running or self._texts.news)
+        """Whether there is nothing to do, and nothing finished that `step` has not returned."""
+        texts = self._texts
+        return not (self._scheduler.waiting or self._scheduler.running or texts.news or texts.finished)
 
     @property
     def num_running(self) -> int:
@@ -240,17 +246,22 @@ class Engine:
         ------
         OutOfBlocks
             Others took blocks that were promised to a request that cannot be preempted.
+        OutOfSequences
+            Others took sequences that were promised to a request's samples or beams.
         ValueError
             A logit that is not finite; the message names the request.
 
         Notes
         -----
-        Where the model or the cache raises, the step is undone, and the next call does it again.
+        Where the model, the cache, a drafter or a callback raises, nothing is lost: the next call goes on with whoever
+        was not given a token, and tells what was not told.
         """
-        self._admit()
+        before = self.report.reused_tokens
+        if (stuck := self._scheduler.admit()) is not None:
+            self._texts.end(stuck.request, Finish.REFUSED)
+        self._tell_prefill(self.report.reused_tokens - before)
         if self._scheduler.running:
-            prefilled = self._turn.take(self._draft, observe=self._observe)
-            self._tell_prefill(prefilled)
+            self._tell_prefill(self._turn.take(self._draft, observe=self._observe))
         while self._texts.news:
             tell, piece = self._texts.news.popleft()
             tell(piece)
@@ -273,8 +284,9 @@ class Engine:
         pieces: deque[Piece] = deque()
         request = self.submit(prompt, on_piece=pieces.append, **options)
 
-        def follow() -> Iterator[Piece]:
+        def follow() -> Iterator[Any]:
             try:
+                yield  # taken below: a generator that has not begun is given up without its `finally`
                 while pieces or not request.done:
                     if pieces:
                         yield pieces.popleft()
@@ -283,7 +295,9 @@ class Engine:
             finally:
                 self.cancel(request)
 
-        return follow()
+        stream = follow()
+        next(stream)
+        return stream
 
     def cancel(self, request: Request) -> None:
         """End a request; its texts keep the tokens that are there. One that is done stays as it is."""
@@ -291,7 +305,7 @@ class Engine:
 
     def close(self) -> None:
         """Cancel all requests."""
-        for sequence in [*self._scheduler.waiting, *self._scheduler.running]:
+        for sequence in reversed([*self._scheduler.running, *self._scheduler.waiting]):
             self.cancel(sequence.request)
 
     def __enter__(self) -> Self:
@@ -301,16 +315,6 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _admit(self) -> None:
-        new, refused = self._scheduler.admit()
-        for sequence in refused:
-            self._texts.end(sequence.request, Finish.REFUSED)
-        for sequence, found in new:
-            sequence.request.started = self._clock()
-            sequence.request.found_tokens = found
-            self.report.reused_tokens += found
-            self._tell_prefill(found)
 
     def _tell_prefill(self, tokens: int) -> None:
         if self._on_prefill is not None and tokens:

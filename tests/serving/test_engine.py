@@ -366,6 +366,7 @@ def test_cancelled_beams(engine_of, cache_of):
     for _ in range(4):
         engine.step()
     engine.cancel(request)
+    assert engine.step() == [request]
     assert engine.idle
     assert [len(completion.tokens) for completion in request.completions] == [4, 4]
     assert {completion.finish for completion in request.completions} == {Finish.CANCELLED}
