@@ -202,7 +202,7 @@ def replay_serve(
         clock = _ClockOf(model)
     engine = Engine(model, cache, clock=clock, **options)
     began = clock()
-    arrivals = [0.0] * len(trace) if trace.arrivals is None else (trace.arrivals / speed).tolist()
+    arrivals = [began] * len(trace) if trace.arrivals is None else (began + trace.arrivals / speed).tolist()
     prompts = _prompts(trace, model.config.vocab)
     course = _Course(cache)
     waits: list[float] = []
@@ -210,15 +210,15 @@ def replay_serve(
     due: dict[int, float] = {}  # when requests that are not done came
     refused = steps = preemptions = coming = 0
     while coming < len(trace) or not engine.idle:
-        if engine.idle and arrivals[coming] > (idle := clock() - began):
+        if engine.idle and arrivals[coming] > (now := clock()):
             if isinstance(model, SimulatedModel):
-                model.now += arrivals[coming] - idle
+                model.now = arrivals[coming]
             else:
-                sleep(arrivals[coming] - idle)
-        while coming < len(trace) and arrivals[coming] <= clock() - began:
+                sleep(arrivals[coming] - now)
+        while coming < len(trace) and arrivals[coming] <= clock():
             try:
                 request = engine.submit(next(prompts), max_tokens=max(1, int(trace.outputs[coming])), ignore_ends=True)
-                due[request.number] = began + arrivals[coming]
+                due[request.number] = arrivals[coming]
             except (OutOfBlocks, ValueError):  # longer than the cache, or than the model's context
                 refused += 1
             coming += 1
