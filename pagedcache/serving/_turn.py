@@ -78,8 +78,10 @@ class Turn:
         plain = r.plain[rows]
         only_plain = wanted is None and np.count_nonzero(plain) == len(plain)
         prefilled = 0 if only_plain else int(np.clip(r.prompts[rows] - r.lengths[rows], 0, counts).sum())
-        r.lengths[rows] += counts if accepted is None else np.array([len(each) for each in accepted], np.int32)
-        self._count(copied, prefilled, len(rows), self._clock() - began)
+        stored = counts if accepted is None else np.array([len(each) for each in accepted], np.int32)
+        r.lengths[rows] += stored
+        computed = len(rows) if wanted is None else int(stored.sum())
+        self._count(copied, prefilled, computed, self._clock() - began)
         if observe:
             running = [sequence.row for sequence in self._scheduler.running]
             self._report.observe(self._cache, r.lengths[running], int(r.limits[running].sum()))
@@ -90,7 +92,7 @@ class Turn:
             self._advance(rows, wanted, plain & (wanted == 1), logits, best, chosen)
         return prefilled
 
-    def _count(self, copied: int, prefilled: int, sequences: int, seconds: float) -> None:
+    def _count(self, copied: int, prefilled: int, computed: int, seconds: float) -> None:
         report = self._report
         report.copied += copied
         report.prefilled_tokens += prefilled
@@ -98,7 +100,7 @@ class Turn:
             report.prefill_seconds += seconds
         else:
             report.decode_seconds += seconds
-            report.decode_tokens += sequences
+            report.decode_tokens += computed
 
     def _mend(self) -> None:
         """Agree with the cache again: whoever was not given what follows its last token computes that token again."""

@@ -57,7 +57,8 @@ class Engine:
     observe : bool
         Keep the fullest moment in ``report.peak``, which takes a look at all blocks when a new one comes.
     on_prefill : callable, optional
-        Called with the prompt tokens that are done, and all there are.
+        Called with the prompt tokens that are done, more than once where they had to be computed again, and all there
+        are.
     clock : callable
         Seconds, for the times in requests and report.
 

@@ -210,6 +210,18 @@ def test_guesses_that_no_model_can_compute(engine_of, cache_of, guess):
     assert requests[0].completions[0].tokens == requests[1].completions[0].tokens
 
 
+def test_decode_tokens_are_those_that_were_stored(engine_of, cache_of):
+    plain = engine_of(cache_of())
+    request = plain.submit(PROMPTS[1], max_tokens=40)
+    plain.run()
+    text = [*request.prompt, *request.completions[0].tokens]
+    engine = engine_of(cache_of(), draft=lambda tokens: text[len(tokens) : len(tokens) + 3])
+    engine.submit(PROMPTS[1], max_tokens=40)
+    engine.run()
+    assert engine.report.accepted_tokens > 0
+    assert engine.report.decode_tokens == 39, "all but the first, which comes of the prompt"
+
+
 def test_guesses_that_are_no_tokens(engine_of, cache_of):
     engine = engine_of(cache_of(), draft=lambda tokens: [1.5])
     request = engine.submit(PROMPTS[1], max_tokens=20)
