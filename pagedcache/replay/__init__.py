@@ -3,8 +3,9 @@
 from pagedcache.replay.memory import CONTIGUOUS, replay_memory
 from pagedcache.replay.prefix import POLICIES, HitRate, capacities, prefix_hits, replay_prefix
 from pagedcache.replay.readers import read_trace
-from pagedcache.replay.serve import Served, SimulatedModel, replay_serve
+from pagedcache.replay.serve import Served, replay_serve
 from pagedcache.replay.shipped import SHIPPED, shipped_trace
+from pagedcache.replay.simulated import SimulatedModel
 from pagedcache.replay.trace import Trace
 from pagedcache.replay.usage import Machine, SlotKind, Usage
 

@@ -1,13 +1,4 @@
-"""Traces served by the real engine: its scheduler, cache and index, with a model that only takes time, or a real one.
-
-A simulated model computes nothing and moves a clock instead, by what a machine would take that reads its weights and
-the K and V of every sequence of the step, and multiplies every new token with all weights::
-
-    seconds = max((weights_nbytes + tokens in the step's sequences * bytes_per_token) / bandwidth,
-                  new tokens * 2 * parameters / flops)
-
-which leaves out attention's own products and all overheads.
-"""
+"""Traces served by the real engine, its scheduler, cache and index, with a model that only takes time or a real one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,84 +6,19 @@ from time import sleep
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from pagedcache.cache import KVCache
 from pagedcache.errors import OutOfBlocks
+from pagedcache.replay.simulated import NEW, SimulatedModel
 from pagedcache.replay.trace import Trace
 from pagedcache.serving import Engine, Finish, Request
-from pagedcache.serving.models import Runner, RunnerConfig
+from pagedcache.serving.models import Runner
 
-__all__ = ["Served", "SimulatedModel", "replay_serve"]
+__all__ = ["Served", "replay_serve"]
 
-NEW = 1  # the token that a simulated model writes; no prompt has it
-FIRST = 2  # the lowest token that marks a block of a prompt
+FIRST = NEW + 1  # the lowest token that marks a block of a prompt: one that a simulated model never writes
 SAMPLES = 4096  # of a run's course at most
-
-
-@dataclass(frozen=True)
-class SimulatedConfig:
-    """The sizes of a model that is not there."""
-
-    context: int
-    vocab: int = 1 << 30
-
-
-class SimulatedModel:
-    """A model that takes time and writes one and the same token.
-
-    Parameters
-    ----------
-    context : int
-        Tokens, the longest sequence.
-    weights_nbytes, bytes_per_token : int
-        Bytes of the weights; bytes of K and V of a token in all layers.
-    bandwidth : float
-        Bytes a second. By default an A100's 1.555 TB/s, of which 80 % are reached.
-    flops : float
-        Operations a second. By default an A100's 312e12 in 16 bits, of which 50 % are reached.
-    parameters : int, optional
-        Of the model; half of `weights_nbytes` if not given.
-
-    Attributes
-    ----------
-    now : float
-        Seconds on its clock, which only `forward` and its user move.
-
-    Examples
-    --------
-    >>> model = SimulatedModel(2048, 26 * 10**9, 819_200)
-    >>> model.seconds(new_tokens=1, tokens=0) == 26e9 / model.bandwidth, model.seconds(2048, 2048) > 0.3
-    (True, True)
-    """
-
-    def __init__(
-        self,
-        context: int,
-        weights_nbytes: int,
-        bytes_per_token: int,
-        *,
-        bandwidth: float = 0.8 * 1.555e12,
-        flops: float = 0.5 * 312e12,
-        parameters: int | None = None,
-    ) -> None:
-        self.config: RunnerConfig = SimulatedConfig(context)
-        self.weights_nbytes, self.bytes_per_token = weights_nbytes, bytes_per_token
-        self.bandwidth, self.flops = bandwidth, flops
-        self.parameters = weights_nbytes // 2 if parameters is None else parameters
-        self.now = 0.0
-
-    def seconds(self, new_tokens: int, tokens: int) -> float:
-        """Time of a step that computes so many tokens, of sequences that have so many in all after it."""
-        read = self.weights_nbytes + tokens * self.bytes_per_token
-        return max(read / self.bandwidth, new_tokens * 2 * self.parameters / self.flops)
-
-    def forward(self, tokens: ArrayLike, step: Any, cache: Any, *, at: ArrayLike | None = None) -> NDArray[np.float32]:
-        """Move the clock; see `Runner`."""
-        self.now += self.seconds(step.num_tokens, int(step.kv_lens.sum()))
-        logits = np.zeros((step.num_sequences if at is None else len(np.asarray(at)), NEW + 1), np.float32)
-        logits[:, NEW] = 1
-        return logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +128,7 @@ def replay_serve(
         clock = _ClockOf(model)
     engine = Engine(model, cache, clock=clock, **options)
     began = clock()
-    arrivals = [0.0] * len(trace) if trace.arrivals is None else (trace.arrivals / speed).tolist()
+    arrivals = [began] * len(trace) if trace.arrivals is None else (began + trace.arrivals / speed).tolist()
     prompts = _prompts(trace, model.config.vocab)
     course = _Course(cache)
     waits: list[float] = []
@@ -210,15 +136,15 @@ def replay_serve(
     due: dict[int, float] = {}  # when requests that are not done came
     refused = steps = preemptions = coming = 0
     while coming < len(trace) or not engine.idle:
-        if engine.idle and arrivals[coming] > (idle := clock() - began):
+        if engine.idle and arrivals[coming] > (now := clock()):
             if isinstance(model, SimulatedModel):
-                model.now += arrivals[coming] - idle
+                model.now = arrivals[coming]
             else:
-                sleep(arrivals[coming] - idle)
-        while coming < len(trace) and arrivals[coming] <= clock() - began:
+                sleep(arrivals[coming] - now)
+        while coming < len(trace) and arrivals[coming] <= clock():
             try:
                 request = engine.submit(next(prompts), max_tokens=max(1, int(trace.outputs[coming])), ignore_ends=True)
-                due[request.number] = began + arrivals[coming]
+                due[request.number] = arrivals[coming]
             except (OutOfBlocks, ValueError):  # longer than the cache, or than the model's context
                 refused += 1
             coming += 1

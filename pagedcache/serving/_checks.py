@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pagedcache.cache import KVCache
 from pagedcache.serving.models import Tokenizer
 
 
@@ -11,6 +12,16 @@ def check_numbers(**numbers: int) -> None:
     for name, value in numbers.items():
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+def check_memory(preemption: str, watermark: float, cache: KVCache) -> None:
+    """Refuse ways to deal with short memory that there are not."""
+    if preemption not in ("recompute", "swap", "never"):
+        raise ValueError(f"preemption is {preemption!r}; it must be 'recompute', 'swap' or 'never'")
+    if preemption == "swap" and cache.storage is None:
+        raise ValueError("preemption is 'swap', and the cache is metadata only: there is nothing to move")
+    if not 0 <= watermark < 1:
+        raise ValueError(f"watermark is {watermark}; it is a share of the blocks, from 0 to below 1")
 
 
 def check_beams(beams: int, n: int, length_penalty: float, most: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pagedcache.cache import KVCache
 from pagedcache.errors import OutOfBlocks, OutOfSequences
@@ -16,15 +17,25 @@ class Need:
     blocks: int  # that all of them hold together in the worst case: the prompt once, a tail of each
 
 
+class Room(NamedTuple):
+    """What a cache has to give."""
+
+    blocks: int
+    rows: int  # sequences
+
+
+def room_in(cache: KVCache) -> Room:
+    """Return what is free."""
+    return Room(cache.pool.num_free, cache.sequences.max_sequences - cache.sequences.num_sequences)
+
+
 def needs_of(
     prompts: Sequence[Sequence[int]], branches: int, max_tokens: int, context: int, cache: KVCache
 ) -> list[Need]:
     """Tell what each prompt needs of what the cache has free, or refuse them all; see `need_of`."""
-    free_rows = cache.sequences.max_sequences - cache.sequences.num_sequences
+    room = room_in(cache)
     return [
-        need_of(
-            f"prompt {index}", len(ids), branches, branches, max_tokens, context, cache, cache.pool.num_free, free_rows
-        )
+        need_of(f"prompt {index}", len(ids), branches, branches, max_tokens, context, cache, room)
         for index, ids in enumerate(prompts)
     ]
 
@@ -37,8 +48,7 @@ def need_of(
     max_tokens: int,
     context: int,
     cache: KVCache,
-    free_blocks: int,
-    free_rows: int,
+    room: Room,
 ) -> Need:
     """Tell what a prompt needs, or refuse it.
 
@@ -57,7 +67,7 @@ def need_of(
     context : int
         Tokens, the longest sequence that the model was trained for.
     cache : KVCache
-    free_blocks, free_rows : int
+    room : Room
         What there is for it, if nothing else of the caller's runs.
 
     Raises
@@ -67,6 +77,7 @@ def need_of(
     OutOfBlocks, OutOfSequences
         It would not fit, even if alone.
     """
+    free_blocks, free_rows = room
     if branches > free_rows:
         raise OutOfSequences(f"{branches} sequences go on from one prompt; the cache has room for {free_rows}")
     if not 0 < length < context:

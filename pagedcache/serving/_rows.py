@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pagedcache.serving._beams import Beams
 from pagedcache.serving._text import Text
+from pagedcache.serving.drafting import Drafter
 from pagedcache.serving.requests import Request
 from pagedcache.serving.results import Completion
 from pagedcache.serving.sampler import Sampler
@@ -26,6 +27,11 @@ class Sequence:
     row: int = -1
     swapped: bool = False  # its blocks are elsewhere; it waits, and keeps its row
     told: tuple[int, int] = (0, 0)  # tokens and characters that the request's callback has been given
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits, and does not run."""
+        return self.row < 0 or self.swapped
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -69,7 +75,7 @@ class Rows:
         self._vacant = list(range(count))[::-1]
 
     def add(self, sequence: Sequence, handle: int, tokens: NDArray[np.int32], stored: int) -> None:
-        """Give a sequence a row."""
+        """Give a sequence a row, which is wide enough."""
         row = sequence.row = self._vacant.pop()
         request = sequence.request
         if sequence.search is not None and not sequence.search.rows:
@@ -78,7 +84,6 @@ class Rows:
         self.ids[row] = handle
         self.lengths[row], self.totals[row], self.prompts[row] = stored, len(tokens), len(request.prompt)
         self.limits[row] = len(request.prompt) + request.limit
-        self._widen(int(self.limits[row]))
         self.tokens[row, : len(tokens)] = tokens
         self.ends[row] = request.ends
         self.settle(sequence)
@@ -99,7 +104,17 @@ class Rows:
         """Return the tokens of a row, a view."""
         return self.tokens[row, : self.totals[row]]
 
-    def _widen(self, width: int) -> None:
+    def guess(self, row: int, draft: Drafter) -> int:
+        """Write guesses behind the tokens of a row; return how many."""
+        owner, total = self.owners[row], int(self.totals[row])
+        if owner is None or owner.search is not None or (owner.request.width > 1 and total == self.prompts[row]):
+            return 0
+        guess = draft(self.known(row))[: max(0, int(self.limits[row]) - total - 1)]
+        self.tokens[row, total : total + len(guess)] = guess
+        return len(guess)
+
+    def widen(self, width: int) -> None:
+        """Make room for so many tokens of a sequence."""
         if width > self.tokens.shape[1]:
             wider = np.zeros((len(self.tokens), width + width // 4), np.int32)  # few texts are longer yet
             wider[:, : self.tokens.shape[1]] = self.tokens

@@ -10,12 +10,13 @@ Requests are served by priority, then in the order they came. Three rules decide
 - It waits while a block that it shares with a running prompt is still to be computed, because then it will find that
   block in the prefix cache.
 
-Nobody overtakes: while one waits, those behind it wait too. A cache in which the caller keeps sequences of his own
-works as well: what they hold when the engine has nothing to do is not given out.
+Nobody overtakes: while one waits, those behind it wait too; but where nobody runs, those who fit are let in. A cache in
+which the caller keeps sequences of his own works as well: what they hold when the engine has nothing to do is not given
+out.
 """
 
 import secrets
-from bisect import insort
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,12 @@ from numpy.typing import NDArray
 from pagedcache.cache import KVCache
 from pagedcache.core import AdmitStatus
 from pagedcache.errors import OutOfBlocks
+from pagedcache.serving._line import Line
+from pagedcache.serving._needs import room_in
 from pagedcache.serving._rows import Rows, Sequence
 from pagedcache.serving.drafting import Drafter
 from pagedcache.serving.requests import Request
-
-
-def _key(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.key
+from pagedcache.serving.results import Report
 
 
 class Scheduler:
@@ -47,18 +47,31 @@ class Scheduler:
         Admit only when nothing runs.
     share : bool
         Look for what other requests have left in the prefix cache.
+    report : Report
+        Told what was found there.
+    clock : callable
+        Seconds.
     """
 
     def __init__(
-        self, cache: KVCache, step_tokens: int, preemption: str, watermark: float, static: bool, share: bool
+        self,
+        cache: KVCache,
+        step_tokens: int,
+        preemption: str,
+        watermark: float,
+        static: bool,
+        share: bool,
+        report: Report,
+        clock: Callable[[], float],
     ) -> None:
         self.rows = Rows(cache.sequences.max_sequences)
-        self.running: list[Sequence] = []  # in the order of their keys, as are those that wait
-        self.waiting: list[Sequence] = []
+        self.running, self.waiting = Line(), Line()
         self._cache, self._step_tokens = cache, step_tokens
         self.never_preempts = preemption == "never"
         self._swaps, self._static = preemption == "swap", static
         self._private = None if share else secrets.token_hex(8)  # of the namespaces in which each finds its own alone
+        self._report, self._clock = report, clock
+        self._asynchronous = cache.storage is not None and not cache.backend.capabilities.synchronous
         self._watermark = int(watermark * cache.num_blocks)
         self._order: NDArray[np.intp] | None = None  # rows of those that run; None: to be listed anew
         self._failed: tuple[Sequence | None, int] = None, 0  # who did not fit last, and into how many blocks
@@ -67,48 +80,41 @@ class Scheduler:
 
     def measure(self) -> None:
         """Find out what there is to give, where nothing of it is given."""
+        self._retire()
         if not self._started:
-            table = self._cache.sequences
-            self.num_blocks = self._free_blocks = (
-                self._cache.pool.num_free
-            )  # that the caller does not hold; not promised
-            self.num_rows = self._free_rows = table.max_sequences - table.num_sequences  # the same; not kept
+            self.room = room_in(self._cache)  # that the caller does not hold
+            self._free_blocks, self._free_rows = self.room  # of these, not promised to a request
 
     def queue(self, sequence: Sequence) -> None:
         """Put a sequence in line."""
-        insort(self.waiting, sequence, key=_key)
+        self.waiting.add(sequence)
 
-    def admit(self) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
+    def admit(self) -> Sequence | None:
         """Let those in who may run.
 
         Returns
         -------
-        list of (Sequence, int)
-            Those whose request is admitted for the first time, and the prompt tokens that were found.
-        list of Sequence
-            Those who wait for nothing that will ever come: others hold the memory, and nobody of ours does.
+        Sequence or None
+            One that waits for nothing that will ever come: others hold the memory, and nobody of ours does.
         """
         self.measure()
-        new: list[tuple[Sequence, int]] = []
         if self._static and self.running:
-            return new, []
+            return None
         while True:
-            for sequence in self.waiting.copy():
-                first = sequence.request.started is None
-                found = self._start(sequence)
-                if found is None and self.running:
+            at = 0
+            while at < len(self.waiting):
+                if self._start(self.waiting[at]):
+                    continue  # it has left the line
+                if self.running:
                     break
-                if found is not None:
-                    self.waiting.remove(sequence)
-                    self._run(sequence)
-                    if first:
-                        new.append((sequence, found))
+                at += 1
             if self.running or not self.waiting:
-                return new, []
+                return None
             swapped = [sequence for sequence in self.waiting if sequence.swapped]
             if not swapped:
-                return new, [self.waiting[0]]
+                return self.waiting[0]
             self._forget(swapped[-1])  # what it shares with others that wait is still in the cache
+            self._retire()
 
     def plan(self, draft: Drafter | None) -> tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.int32] | None]:
         """Say which rows compute how many tokens, and how many logits each needs.
@@ -140,7 +146,7 @@ class Scheduler:
         wanted = (counts == pending).astype(np.int32)
         if draft is not None:
             for i in np.flatnonzero(pending == 1).tolist():
-                guessed = self._guess(int(rows[i]), draft)
+                guessed = r.guess(int(rows[i]), draft)
                 counts[i] += guessed
                 wanted[i] += guessed
         return rows, counts, wanted
@@ -160,26 +166,31 @@ class Scheduler:
                 "was promised to them; release it, or let the engine preempt"
             )
         sequence = victims[-1]
-        sequence.request.preemptions += 1
         if self._swaps and len(self.running) > 1:  # one that runs alone would soon be back, and no further
             self._cache.swap_out([self.rows.ids[sequence.row]])
             sequence.swapped = True
             self._stop(sequence)
         else:
             self._forget(sequence)
+        sequence.request.preemptions += 1
         self.queue(sequence)
+        self._retire()
 
     def add(self, sequence: Sequence, handle: int, tokens: NDArray[np.int32], stored: int) -> None:
-        """Let a sequence run whose blocks are there: a fork."""
+        """Let a sequence run whose blocks are there."""
         self.rows.add(sequence, handle, tokens, stored)
         self._run(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and release its blocks."""
-        if sequence in self.waiting:
-            self.waiting.remove(sequence)
+        if sequence.waits:
+            self.waiting.take(sequence)
         if sequence.row >= 0:
             self._forget(sequence)
+
+    def of(self, request: Request) -> list[Sequence]:
+        """Return the sequences of a request, those that run first."""
+        return self.running.of(request) + self.waiting.of(request)
 
     def finish(self, request: Request) -> None:
         """Take back what was kept for a request."""
@@ -189,55 +200,67 @@ class Scheduler:
             self._free_blocks += request.blocks if self._promises(request) else 0
 
     def _run(self, sequence: Sequence) -> None:
-        insort(self.running, sequence, key=_key)
+        self.running.add(sequence)
         self._order = None
 
     def _stop(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
+        self.running.take(sequence)
         self._order = None
 
     def _forget(self, sequence: Sequence) -> None:
         """Release the blocks of a sequence, here or elsewhere; it keeps its tokens."""
         sequence.tokens = self.rows.known(sequence.row).copy()
+        self._cache.release([self.rows.ids[sequence.row]])
         if not sequence.swapped:
             self._stop(sequence)
-        self._cache.release([self.rows.ids[sequence.row]])
         self.rows.remove(sequence)
         sequence.swapped = False
 
     def _promises(self, request: Request) -> bool:
         return request.beams or self.never_preempts
 
-    def _start(self, sequence: Sequence) -> int | None:
-        """Admit a sequence, if there is room; return how many of its tokens were found."""
+    def _start(self, sequence: Sequence) -> bool:
+        """Let a sequence run, if there is room."""
         if sequence.swapped:
             return self._return(sequence)
         request, tokens = sequence.request, sequence.tokens
         assert tokens is not None
         first, promised = request.started is None, self._promises(request)
         if first and (request.width > self._free_rows or (promised and request.blocks > self._free_blocks)):
-            return None
+            return False
         if not (promised or self._fits(sequence, tokens)) or self._is_being_computed(tokens):
-            return None
+            return False
+        self.rows.widen(len(request.prompt) + request.limit)
         admission = self._cache.admit([tokens], namespace=self._namespace(request))
         if admission.status[0] != AdmitStatus.ADMITTED:
-            return None
+            return False
+        found = int(admission.cached[0])
+        self.waiting.take(sequence)
+        self.add(sequence, int(admission.ids[0]), tokens, found)
+        sequence.tokens = None
         if first:
             self._started += 1
             self._free_rows -= request.width
             self._free_blocks -= request.blocks if promised else 0
-        self.rows.add(sequence, int(admission.ids[0]), tokens, int(admission.cached[0]))
-        sequence.tokens = None
-        return int(admission.cached[0])
+            self._report.reused_tokens += found
+            request.found_tokens, request.started = found, self._clock()
+        return True
 
-    def _return(self, sequence: Sequence) -> int | None:
+    def _return(self, sequence: Sequence) -> bool:
         """Bring the blocks of a sequence back that were moved away."""
         try:
             self._cache.swap_in([self.rows.ids[sequence.row]])
         except OutOfBlocks:
-            return None
+            return False
+        self.waiting.take(sequence)
         sequence.swapped = False
-        return 0
+        self._run(sequence)
+        return True
+
+    def _retire(self) -> None:
+        """Get back blocks that work in flight held: logits were read, so there is next to nothing to wait for."""
+        if self._asynchronous:
+            self._cache.synchronize()
 
     def _namespace(self, request: Request) -> str | None:
         return None if self._private is None else f"{self._private}-{request.number}"
@@ -251,35 +274,25 @@ class Scheduler:
         last, had = self._failed
         if self.running and last is sequence and free <= had:
             return False  # no block has come free since
-        found = (
-            int(self._cache.match([tokens], namespace=self._namespace(sequence.request))[0])
-            // self._cache.spec.block_size
-        )
-        if need - found <= room:
+        found = int(self._cache.match([tokens], namespace=self._namespace(sequence.request))[0])
+        if need - found // self._cache.spec.block_size <= room:
             return True
         self._failed = sequence, free
         return False
 
     def _is_being_computed(self, tokens: NDArray[np.int32]) -> bool:
         """Whether a block that these tokens share with a running prompt, and that is not computed yet, soon will be."""
-        if self._private is not None:
-            return False
         size, r = self._cache.spec.block_size, self.rows
-        for each in self.running:
-            done, length = int(r.lengths[each.row]), min(int(r.prompts[each.row]), len(tokens) - 1)
-            if done < length // size * size and (r.tokens[each.row, :size] == tokens[:size]).all():
-                apart = np.flatnonzero(r.tokens[each.row, :length] != tokens[:length])
-                shared = int(apart[0]) if len(apart) else length
-                if done < shared // size * size:
-                    return True
+        if self._private is not None or len(tokens) <= size:
+            return False
+        rows = np.array([each.row for each in self.running], np.intp)
+        rows = rows[(r.lengths[rows] < r.prompts[rows]) & (r.prompts[rows] >= size)]
+        if not len(rows):
+            return False  # and the rows may be shorter than a block
+        for row in rows[(r.tokens[rows, :size] == tokens[:size]).all(axis=1)].tolist():
+            length = min(int(r.prompts[row]), len(tokens) - 1)
+            apart = np.flatnonzero(r.tokens[row, :length] != tokens[:length])
+            shared = int(apart[0]) if len(apart) else length
+            if r.lengths[row] < shared // size * size:
+                return True
         return False
-
-    def _guess(self, row: int, draft: Drafter) -> int:
-        """Write guesses behind the tokens of a row; return how many."""
-        r = self.rows
-        owner, total = r.owners[row], int(r.totals[row])
-        if owner is None or owner.search is not None or (owner.request.width > 1 and total == r.prompts[row]):
-            return 0
-        guess = draft(r.known(row))[: max(0, int(r.limits[row]) - total - 1)]
-        r.tokens[row, total : total + len(guess)] = guess
-        return len(guess)

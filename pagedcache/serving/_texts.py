@@ -104,9 +104,8 @@ class Texts:
 
     def end(self, request: Request, finish: Finish) -> None:
         """End whatever of a request has not ended."""
-        scheduler = self._scheduler
-        for sequence in [*scheduler.running, *scheduler.waiting]:
-            if sequence.request is request and sequence.completion.finish is None:
+        for sequence in self._scheduler.of(request):
+            if sequence.completion.finish is None:  # beams end all at once
                 self.finish(sequence, finish)
         self._drop(request, finish)
 
@@ -124,9 +123,8 @@ class Texts:
         self._conclude(request, completion, finish)
 
     def _finish_search(self, request: Request, search: Search, finish: Finish) -> None:
-        for each in [*self._scheduler.running, *self._scheduler.waiting]:
-            if each.search is search:
-                self._scheduler.remove(each)
+        for each in self._scheduler.of(request):
+            self._scheduler.remove(each)
         for completion, best in zip(request.completions, search.beams.best(), strict=False):
             completion.tokens, completion.score = list(best.tokens), best.score
             if self._tokenizer is not None:

@@ -6,7 +6,9 @@ and beams.
 """
 
 from collections.abc import Callable
+from copy import copy
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,9 @@ from pagedcache.serving._texts import Texts
 from pagedcache.serving.drafting import Drafter
 from pagedcache.serving.models import Runner
 from pagedcache.serving.results import Finish, Report
+from pagedcache.serving.sampler import Sampler
 
-Rows = NDArray[np.intp]
+Places = NDArray[np.intp]  # rows, by number
 Int32 = NDArray[np.int32]
 Logits = NDArray[np.float32]
 
@@ -41,9 +44,19 @@ class Turn:
         self._scheduler, self._rows, self._texts = scheduler, scheduler.rows, texts
         self._model, self._cache = model, cache
         self._report, self._clock = report, clock
+        self._torn = False  # an exception has left the middle of a turn
+        self._drawn: dict[int, tuple[Sampler, dict[str, Any]]] = {}  # by row: state before draws that are not given yet
 
     def take(self, draft: Drafter | None, *, observe: bool) -> int:
         """Compute a step of those who run; return how many prompt tokens were among it."""
+        if self._torn:
+            self._mend()
+        self._torn = True
+        prefilled = self._take(draft, observe=observe)
+        self._torn = False
+        return prefilled
+
+    def _take(self, draft: Drafter | None, *, observe: bool) -> int:
         opened = self._open(draft)
         if opened is None:
             return 0
@@ -65,8 +78,10 @@ class Turn:
         plain = r.plain[rows]
         only_plain = wanted is None and np.count_nonzero(plain) == len(plain)
         prefilled = 0 if only_plain else int(np.clip(r.prompts[rows] - r.lengths[rows], 0, counts).sum())
-        r.lengths[rows] += counts if accepted is None else np.array([len(each) for each in accepted], np.int32)
-        self._count(copied, prefilled, len(rows), self._clock() - began)
+        stored = counts if accepted is None else np.array([len(each) for each in accepted], np.int32)
+        r.lengths[rows] += stored
+        computed = len(rows) if wanted is None else int(stored.sum())
+        self._count(copied, prefilled, computed, self._clock() - began)
         if observe:
             running = [sequence.row for sequence in self._scheduler.running]
             self._report.observe(self._cache, r.lengths[running], int(r.limits[running].sum()))
@@ -77,7 +92,7 @@ class Turn:
             self._advance(rows, wanted, plain & (wanted == 1), logits, best, chosen)
         return prefilled
 
-    def _count(self, copied: int, prefilled: int, sequences: int, seconds: float) -> None:
+    def _count(self, copied: int, prefilled: int, computed: int, seconds: float) -> None:
         report = self._report
         report.copied += copied
         report.prefilled_tokens += prefilled
@@ -85,11 +100,28 @@ class Turn:
             report.prefill_seconds += seconds
         else:
             report.decode_seconds += seconds
-            report.decode_tokens += sequences
+            report.decode_tokens += computed
+
+    def _mend(self) -> None:
+        """Agree with the cache again: whoever was not given what follows its last token computes that token again."""
+        r = self._rows
+        for sequence in self._scheduler.running:
+            row = sequence.row
+            handle, last = int(r.ids[row]), int(r.totals[row]) - 1
+            stored = self._cache.sequences.position(handle)
+            if stored > last:
+                # The whole last block goes: it may be published, and to write into it would take another block. But
+                # beams have to stay side by side: one token of each is computed in any step, more may not be.
+                stored = last if sequence.search is not None else last - last % self._cache.spec.block_size
+                self._cache.truncate([handle], stored)
+            r.lengths[row] = stored
+        for sampler, state in self._drawn.values():
+            sampler.state = state
+        self._drawn.clear()
 
     # -- before the model ---------------------------------------------------------------------------
 
-    def _open(self, draft: Drafter | None) -> tuple[Rows, Int32, Int32 | None, Step] | None:
+    def _open(self, draft: Drafter | None) -> tuple[Places, Int32, Int32 | None, Step] | None:
         """Open a step, preempting where blocks are short; None where nobody is left."""
         scheduler = self._scheduler
         while scheduler.running:
@@ -105,7 +137,7 @@ class Turn:
 
     # -- between the model and the commit -----------------------------------------------------------
 
-    def _likeliest(self, logits: Logits, rows: Rows, wanted: Int32 | None) -> Int32:
+    def _likeliest(self, logits: Logits, rows: Places, wanted: Int32 | None) -> Int32:
         """Return the likeliest token of each row of logits; refuse any that cannot be compared."""
         best: Int32 = logits.argmax(axis=1).astype(np.int32)  # NaN compares as the largest here
         largest = logits[np.arange(len(best)), best]
@@ -120,7 +152,7 @@ class Turn:
         return best
 
     def _verify(
-        self, rows: Rows, counts: Int32, wanted: Int32 | None, logits: Logits, best: Int32
+        self, rows: Places, counts: Int32, wanted: Int32 | None, logits: Logits, best: Int32
     ) -> tuple[list[Int32] | None, dict[int, list[int]]]:
         """Compare guesses with what the model chooses.
 
@@ -143,6 +175,8 @@ class Turn:
             total = int(self._rows.totals[row])
             guess = self._rows.tokens[row, total : total + wanted[i] - 1].tolist()
             taken: list[int] = []
+            if not owner.sampler.greedy:
+                self._drawn[row] = owner.sampler, owner.sampler.state
             for k, expected in enumerate([*guess, None]):
                 at = begin + k
                 token = int(best[at]) if owner.sampler.greedy else owner.sampler(logits[at])
@@ -159,7 +193,7 @@ class Turn:
 
     def _advance(
         self,
-        rows: Rows,
+        rows: Places,
         wanted: Int32,
         plain: NDArray[np.bool_],
         logits: Logits,
@@ -180,6 +214,7 @@ class Turn:
             if sequence.search is not None:
                 searches[id(sequence.search)] = sequence.search
             elif row in chosen:
+                self._drawn.pop(row, None)
                 self._texts.give(sequence, chosen[row])
             else:
                 for each in [sequence, *self._part(sequence)]:
@@ -187,7 +222,7 @@ class Turn:
         for search in searches.values():
             self._continue(search, logits[[place[row] for row in search.rows]])
 
-    def _advance_plain(self, rows: Rows, tokens: Int32) -> None:
+    def _advance_plain(self, rows: Places, tokens: Int32) -> None:
         r = self._rows
         totals = r.totals[rows]
         r.tokens[rows, totals] = tokens
@@ -210,7 +245,7 @@ class Turn:
     def _part(self, sequence: Sequence) -> list[Sequence]:
         """Make the other samples of a prompt, once, when it is computed."""
         request, r = sequence.request, self._rows
-        if request.width == 1 or r.totals[sequence.row] > len(request.prompt):
+        if request.width == 1 or r.totals[sequence.row] > len(request.prompt) or len(self._scheduler.of(request)) > 1:
             return []
         return self._fork(sequence, request.width - 1)
 
@@ -225,19 +260,24 @@ class Turn:
 
     def _continue(self, search: Search, logits: Logits) -> None:
         """Continue the beams of a request."""
-        r, beams = self._rows, search.beams
+        r, beams = self._rows, copy(search.beams)
         first = r.owners[search.rows[0]]
         assert first is not None
-        parents = beams.advance(logits)
+        try:
+            parents = beams.advance(logits)
+        except ValueError as error:
+            raise ValueError(f"request {first.request.number}: {error}") from None
+        if not beams.done:
+            if len(search.rows) < len(parents):
+                search.rows += [each.row for each in self._fork(first, len(parents) - 1)]
+            else:
+                self._cache.reorder(r.ids[search.rows], parents)
+        search.beams = beams
         self._texts.mark(first.request)
         self._report.new_tokens += len(beams.live)
         if beams.done:
             self._texts.finish(first, Finish.LENGTH)
             return
-        if len(search.rows) < len(parents):
-            search.rows += [each.row for each in self._fork(first, len(parents) - 1)]
-        else:
-            self._cache.reorder(r.ids[search.rows], parents)
         for row, (token,) in zip(search.rows, beams.last_tokens, strict=True):
             r.tokens[row, r.totals[row]] = token
             r.totals[row] += 1

@@ -12,7 +12,24 @@ class Drafter(Protocol):
     """Proposes tokens; a wrong guess costs time and changes nothing."""
 
     def __call__(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return what may follow the tokens of one sequence, prompt included; possibly nothing."""
+        """Return what may follow the tokens of one sequence, prompt included; possibly nothing.
+
+        `tokens` is read-only, and another text's soon.
+        """
+
+
+def checked(draft: Drafter, vocab: int) -> Drafter:
+    """Return a drafter whose guesses a model of so many tokens can compute: they end before the first that it lacks."""
+
+    def guess(tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        tokens.flags.writeable = False
+        found = np.asarray(draft(tokens))
+        if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
+            raise TypeError(f"the drafter returned {found.dtype} of shape {found.shape}; guesses are a row of integers")
+        foreign = (found < 0) | (found >= vocab)
+        return (found[: foreign.argmax()] if foreign.any() else found).astype(np.int32)
+
+    return guess
 
 
 class PromptLookup:

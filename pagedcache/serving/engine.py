@@ -1,7 +1,7 @@
 """Continuous batching: many requests share a model and a cache, and each step computes what there is to compute."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -9,12 +9,13 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from pagedcache.cache import KVCache
-from pagedcache.serving._checks import check_beams, check_numbers, check_stop, token_ids
+from pagedcache.serving._checks import check_beams, check_memory, check_numbers, check_stop, token_ids
 from pagedcache.serving._needs import need_of
 from pagedcache.serving._scheduler import Scheduler
+from pagedcache.serving._stream import Stream
 from pagedcache.serving._texts import Texts
 from pagedcache.serving._turn import Turn
-from pagedcache.serving.drafting import Drafter
+from pagedcache.serving.drafting import Drafter, checked
 from pagedcache.serving.models import Runner, Tokenizer
 from pagedcache.serving.requests import Piece, PieceCallback, Request
 from pagedcache.serving.results import Completion, Finish, Report
@@ -57,7 +58,8 @@ class Engine:
     observe : bool
         Keep the fullest moment in ``report.peak``, which takes a look at all blocks when a new one comes.
     on_prefill : callable, optional
-        Called with the prompt tokens that are done, and all there are.
+        Called with the prompt tokens that are done, more than once where they had to be computed again, and all there
+        are.
     clock : callable
         Seconds, for the times in requests and report.
 
@@ -102,18 +104,18 @@ class Engine:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         check_numbers(step_tokens=step_tokens)
-        if preemption not in ("recompute", "swap", "never"):
-            raise ValueError(f"preemption is {preemption!r}; it must be 'recompute', 'swap' or 'never'")
-        if not 0 <= watermark < 1:
-            raise ValueError(f"watermark is {watermark}; it is a share of the blocks, from 0 to below 1")
+        check_memory(preemption, watermark, cache)
         if ends is None:
             ends = tokenizer.ends if tokenizer is not None else ()
         self.report = Report(cache.spec, model.config.context)
         self._model, self._cache, self._tokenizer = model, cache, tokenizer
-        self._scheduler = Scheduler(cache, step_tokens, preemption, watermark, static, share_prefixes)
+        self._scheduler = Scheduler(
+            cache, step_tokens, preemption, watermark, static, share_prefixes, self.report, clock
+        )
         self._texts = Texts(self._scheduler, tokenizer, frozenset(ends), self.report, clock)
         self._turn = Turn(self._scheduler, self._texts, model, cache, self.report, clock)
-        self._draft, self._observe, self._on_prefill, self._clock = draft, observe, on_prefill, clock
+        self._draft = None if draft is None else checked(draft, model.config.vocab)
+        self._observe, self._on_prefill, self._clock = observe, on_prefill, clock
         self._submitted = 0
 
     def submit(
@@ -181,17 +183,8 @@ class Engine:
         scheduler = self._scheduler
         scheduler.measure()
         together = width if beams is not None or scheduler.never_preempts else 1
-        need = need_of(
-            f"request {self._submitted}",
-            len(tokens),
-            width,
-            together,
-            max_tokens,
-            self._model.config.context,
-            self._cache,
-            scheduler.num_blocks,
-            scheduler.num_rows,
-        )
+        name, context, room = f"request {self._submitted}", self._model.config.context, scheduler.room
+        need = need_of(name, len(tokens), width, together, max_tokens, context, self._cache, room)
         request = Request(
             number=self._submitted,
             prompt=tokens,
@@ -215,8 +208,9 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not (self._scheduler.waiting or self._scheduler.running or self._texts.news)
+        """Whether there is nothing to do, and nothing finished that `step` has not returned."""
+        texts = self._texts
+        return not (self._scheduler.waiting or self._scheduler.running or texts.news or texts.finished)
 
     @property
     def num_running(self) -> int:
@@ -240,17 +234,22 @@ class Engine:
         ------
         OutOfBlocks
             Others took blocks that were promised to a request that cannot be preempted.
+        OutOfSequences
+            Others took sequences that were promised to a request's samples or beams.
         ValueError
             A logit that is not finite; the message names the request.
 
         Notes
         -----
-        Where the model or the cache raises, the step is undone, and the next call does it again.
+        Where the model, the cache, a drafter or a callback raises, nothing is lost: the next call goes on with whoever
+        was not given a token, and tells what was not told.
         """
-        self._admit()
+        before = self.report.reused_tokens
+        if (stuck := self._scheduler.admit()) is not None:
+            self._texts.end(stuck.request, Finish.REFUSED)
+        self._tell_prefill(self.report.reused_tokens - before)
         if self._scheduler.running:
-            prefilled = self._turn.take(self._draft, observe=self._observe)
-            self._tell_prefill(prefilled)
+            self._tell_prefill(self._turn.take(self._draft, observe=self._observe))
         while self._texts.news:
             tell, piece = self._texts.news.popleft()
             tell(piece)
@@ -262,28 +261,21 @@ class Engine:
         while not self.idle:
             self.step()
 
-    def stream(self, prompt: Sequence[int], **options: Any) -> Iterator[Piece]:
+    def stream(self, prompt: Sequence[int], **options: Any) -> Stream:
         """Submit a request and yield its pieces as they come; others that are in line run along.
 
         Parameters
         ----------
         prompt, **options
-            As in `submit`, without `on_piece`. An iterator that is given up cancels the request.
+            As in `submit`, without `on_piece`.
+
+        Returns
+        -------
+        iterator of Piece
+            Which cancels the request when it is closed or given up.
         """
         pieces: deque[Piece] = deque()
-        request = self.submit(prompt, on_piece=pieces.append, **options)
-
-        def follow() -> Iterator[Piece]:
-            try:
-                while pieces or not request.done:
-                    if pieces:
-                        yield pieces.popleft()
-                    else:
-                        self.step()
-            finally:
-                self.cancel(request)
-
-        return follow()
+        return Stream(self.submit(prompt, on_piece=pieces.append, **options), pieces, self.step, self.cancel)
 
     def cancel(self, request: Request) -> None:
         """End a request; its texts keep the tokens that are there. One that is done stays as it is."""
@@ -291,7 +283,7 @@ class Engine:
 
     def close(self) -> None:
         """Cancel all requests."""
-        for sequence in [*self._scheduler.waiting, *self._scheduler.running]:
+        for sequence in reversed([*self._scheduler.running, *self._scheduler.waiting]):
             self.cancel(sequence.request)
 
     def __enter__(self) -> Self:
@@ -301,16 +293,6 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _admit(self) -> None:
-        new, refused = self._scheduler.admit()
-        for sequence in refused:
-            self._texts.end(sequence.request, Finish.REFUSED)
-        for sequence, found in new:
-            sequence.request.started = self._clock()
-            sequence.request.found_tokens = found
-            self.report.reused_tokens += found
-            self._tell_prefill(found)
 
     def _tell_prefill(self, tokens: int) -> None:
         if self._on_prefill is not None and tokens:

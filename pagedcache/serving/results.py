@@ -66,7 +66,7 @@ class Report:
     copied: int = 0  # blocks copied because a shared one was to be written
     prefill_seconds: float = 0.0  # in steps that had prompt tokens
     decode_seconds: float = 0.0  # in all others
-    decode_tokens: int = 0  # that these others computed
+    decode_tokens: int = 0  # that these others computed, wrong guesses apart
     peak: Moment = field(default_factory=Moment)
 
     @property

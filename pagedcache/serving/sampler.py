@@ -1,6 +1,8 @@
 """Choosing the next token from logits."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +66,25 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, *stream: int) -> None:
         self.sampling = sampling
-        self._random = np.random.default_rng(np.random.SeedSequence(sampling.seed, spawn_key=stream))
+        self._stream = stream
 
     @property
     def greedy(self) -> bool:
         """Whether it takes the likeliest token."""
         return self.sampling.temperature == 0
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self.sampling.seed, spawn_key=self._stream))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Of its random numbers; set it to draw them once more."""
+        return dict(self._random.bit_generator.state)
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        self._random.bit_generator.state = state
 
     def __call__(self, logits: NDArray[np.floating]) -> int:
         """Choose a token.

@@ -113,3 +113,20 @@ def test_speed_has_to_be_positive():
 def test_real_models_need_a_clock():
     with KVCache(SPEC, num_blocks=10, storage="metadata") as cache, pytest.raises(ValueError, match="needs a clock"):
         replay_serve(trace_of([1], [1]), object(), cache)
+
+
+@pytest.mark.parametrize("now", [0.0, 1000.3, 1e9])
+def test_clock_that_has_run_before(now):
+    """Arrivals fall between what a clock that stands late can show."""
+    used = model()
+    used.now = now
+    with KVCache(SPEC, num_blocks=50, storage="metadata") as cache:
+        count = 0
+
+        def progress(done):
+            nonlocal count
+            count += 1
+            assert count < 1000, "it waits for ever"
+
+        served = replay_serve(trace_of([30] * 40, [1] * 40, np.arange(40) / 10), used, cache, progress=progress)
+    assert served.seconds == pytest.approx(3.9, abs=0.01)

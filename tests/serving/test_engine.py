@@ -345,13 +345,20 @@ def test_guesses_change_no_text(engine_of, cache_of, num_blocks, sampling, kind)
 
 def test_right_guesses_save_steps(engine_of, cache_of):
     steps = {}
-    for draft in (None, PromptLookup(count=4)):
+    text = list(PROMPTS[1])
+
+    def oracle(tokens):
+        return text[len(tokens) : len(tokens) + 4]
+
+    for draft in (None, oracle):
         engine = engine_of(cache_of(), draft=draft)
-        engine.submit([7, 8, 9, 10] * 8, max_tokens=40)
+        request = engine.submit(PROMPTS[1], max_tokens=40)
         while not engine.idle:
             engine.step()
             steps[draft] = steps.get(draft, 0) + 1
         saved = engine.report.accepted_tokens
+        text += request.completions[0].tokens
+    assert saved > 20
     assert sum(steps.values()) == 2 * steps[None] - saved
     assert steps[None] == 40
 
@@ -381,6 +388,7 @@ def test_cancelled_beams(engine_of, cache_of):
     for _ in range(4):
         engine.step()
     engine.cancel(request)
+    assert engine.step() == [request]
     assert engine.idle
     assert [len(completion.tokens) for completion in request.completions] == [4, 4]
     assert {completion.finish for completion in request.completions} == {Finish.CANCELLED}

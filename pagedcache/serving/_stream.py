@@ -1,0 +1,46 @@
+"""The pieces of one request as an iterator, which has the engine do steps as they are asked for."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Self
+
+from pagedcache.serving.requests import Piece, Request
+
+
+class Stream:
+    """Iterates over pieces; given up or closed, it cancels its request.
+
+    Parameters
+    ----------
+    request : Request
+        Whose callback appends to `pieces`.
+    pieces : deque of Piece
+    step, cancel : callable
+        The engine's.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        pieces: deque[Piece],
+        step: Callable[[], object],
+        cancel: Callable[[Request], None],
+    ) -> None:
+        self._request, self._pieces, self._step, self._cancel = request, pieces, step, cancel
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Piece:
+        while not self._pieces:
+            if self._request.done:
+                raise StopIteration
+            self._step()
+        return self._pieces.popleft()
+
+    def close(self) -> None:
+        """Cancel the request, if it is not done."""
+        self._cancel(self._request)
+
+    def __del__(self) -> None:
+        self.close()
