@@ -2,8 +2,9 @@
 
 Requests are served by priority, then in the order they came. Three rules decide when one is admitted:
 
-- Its prompt, or what it had when it was preempted, and one token more must fit into the blocks that are free, less the
-  watermark: a reserve without which those that run would soon take the newcomer's blocks away again.
+- Its prompt, or what it had when it was preempted, and one token more must fit into the blocks that are free, less a
+  reserve without which those that run would soon take the newcomer's blocks away again: the watermark, and at least a
+  block for each of them.
 - Where nobody may be preempted, and for beams, which cannot be, the blocks that it may come to hold in the worst case
   are promised to it, and all promises together must fit. They are promised and not allocated: the cache holds what is
   stored and no more.
@@ -42,7 +43,7 @@ class Scheduler:
         Most prompt tokens of a step.
     preemption : {"recompute", "swap", "never"}
     watermark : float
-        Share of the blocks that an admission leaves free, where others run.
+        Share of the blocks that an admission leaves free at least, where others run.
     static : bool
         Admit only when nothing runs.
     share : bool
@@ -267,7 +268,7 @@ class Scheduler:
 
     def _fits(self, sequence: Sequence, tokens: NDArray[np.int32]) -> bool:
         free = self._cache.pool.num_free
-        room = free - (self._watermark if self.running else 0)
+        room = free - (max(self._watermark, len(self.running)) if self.running else 0)
         need = self._cache.spec.blocks_per_sequence(len(tokens) + 1)
         if need <= room:
             return True

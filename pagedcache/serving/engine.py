@@ -48,7 +48,8 @@ class Engine:
         prefix cache has lost them; or moved to the host and back; or it never happens, since a request is admitted only
         when its worst case fits.
     watermark : float
-        Share of the cache's blocks that an admission leaves free, so that those who run do not preempt the newcomer.
+        Share of the cache's blocks that an admission leaves free, so that those who run do not preempt the newcomer; at
+        least a block for each of them.
     static : bool
         Admit only when nothing runs, as servers without continuous batching do: for comparison.
     share_prefixes : bool

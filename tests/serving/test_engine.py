@@ -116,6 +116,17 @@ def test_watermark_keeps_blocks_for_those_who_run(engine_of, cache_of):
     assert not second.preemptions
 
 
+@pytest.mark.parametrize(("num_blocks", "running"), [(18, 3), (16, 2)])
+def test_a_block_is_left_for_each_who_runs(engine_of, cache_of, num_blocks, running):
+    """Prompts of five blocks: after two of them the third would leave three free, or one."""
+    engine = engine_of(cache_of(num_blocks=num_blocks), watermark=0)
+    for token in (1, 2, 3):
+        engine.submit([token] * 19, max_tokens=3)
+    engine.step()
+    assert engine.num_running == running
+    engine.run()
+
+
 def test_what_others_hold_is_not_waited_for(engine_of, cache_of):
     cache = cache_of(num_blocks=20)
     engine = engine_of(cache)
