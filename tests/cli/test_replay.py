@@ -133,7 +133,7 @@ def test_pictures_and_report(command, tmp_path, replay):
         (["prefix", "--policy", "priority-ttl", "--ttl", 9, 5], 1, "no priority may expire before a lower one"),
         (["prefix", "--skip", "1"], 2, "1.0 is not in the range"),
         (["prefix", "--requests", "1", "--skip", "0.9", "--capacity", "0"], 2, "0 is not in the range"),
-        (["serve"], 2, "No such command"),
+        (["everything"], 2, "No such command"),
     ],
 )
 def test_errors_are_short_and_have_a_status(command, arguments, status, message):
