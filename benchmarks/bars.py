@@ -1,4 +1,4 @@
-"""Measure the bars of the allocator core, and of plans for GPUs, and print a table: ``python benchmarks/bars.py``.
+"""Measure the bars of the allocator core, plans for GPUs and engine, and print a table: ``python benchmarks/bars.py``.
 
 Times are medians of interleaved rounds in one process, so that a change of the machine's speed meets both sides of a
 ratio alike. Run it on a quiet machine; the exit status is 1 where a bar is missed.

@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 import click
 
-from pagedcache.cli.options import json_option, shape_options
+from pagedcache.cli.options import json_option, read_size, shape_options
 from pagedcache.cli.tables import print_facts, print_table
+from pagedcache.replay import Trace
 from pagedcache.sizing import ModelShape
 
-__all__ = ["OPT_13B", "common_options", "drawing", "tell"]
+__all__ = ["OPT_13B", "common_options", "drawing", "longest_legal", "machine_options", "tell", "weights_of"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,6 +31,46 @@ def common_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def machine_options(command: Command) -> Command:
+    """Add the options that tell how fast a machine reads, and what."""
+    for option in (
+        click.option(
+            "--bandwidth",
+            metavar="SIZE",
+            callback=_read_bandwidth,
+            default="1244 GB",
+            show_default=True,
+            help="Bytes that are read in a second: 80 % of an A100's 1.555 TB.",
+        ),
+        click.option(
+            "--weights",
+            metavar="SIZE",
+            callback=lambda ctx, param, value: None if value is None else read_size(ctx, param, value),
+            help="Bytes of the model's weights; 26 GB, or the size of --model's file.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _read_bandwidth(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    if (bandwidth := read_size(ctx, param, value)) < 1:
+        raise click.BadParameter("0 is too little; it must be at least one byte a second", ctx, param)
+    return bandwidth
+
+
+def weights_of(weights: int | None, model: Path | None) -> int:
+    """Return the bytes of the weights that --weights, --model's file or OPT-13B have."""
+    if weights is not None:
+        return weights
+    return OPT_13B_WEIGHTS if model is None else model.stat().st_size
+
+
+def longest_legal(trace: Trace) -> int:
+    """Return the tokens of the longest request, rounded up to a power of two."""
+    return 1 << (int((trace.prompts + trace.outputs).max()) - 1).bit_length()
 
 
 def drawing(plot: Path | None, html: Path | None) -> Any:

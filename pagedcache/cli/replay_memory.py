@@ -7,7 +7,15 @@ import click
 
 from pagedcache._sizes import readable
 from pagedcache.cli.options import find_trace, read_size, shape_of
-from pagedcache.cli.replay_common import OPT_13B, OPT_13B_WEIGHTS, common_options, drawing, tell
+from pagedcache.cli.replay_common import (
+    OPT_13B,
+    common_options,
+    drawing,
+    longest_legal,
+    machine_options,
+    tell,
+    weights_of,
+)
 from pagedcache.cli.screen import Screen
 from pagedcache.replay import Machine, Usage, replay_memory
 from pagedcache.spec import MAX_BLOCK_SIZE
@@ -42,20 +50,7 @@ KINDS = (
     type=click.IntRange(0),
     help="Draw them at random; as of a trace without times, with seed 0. Otherwise the first ones are taken.",
 )
-@click.option(
-    "--weights",
-    metavar="SIZE",
-    callback=lambda ctx, param, value: None if value is None else read_size(ctx, param, value),
-    help="Bytes of the model's weights; 26 GB, or the size of --model's file.",
-)
-@click.option(
-    "--bandwidth",
-    metavar="SIZE",
-    callback=read_size,
-    default="1244 GB",
-    show_default=True,
-    help="Bytes that are read in a second: 80 % of an A100's 1.555 TB.",
-)
+@machine_options
 @common_options
 def memory(
     trace: str,
@@ -82,13 +77,9 @@ def memory(
     """
     pictures = drawing(plot, html)
     spec = shape_of(model, layers, kv_heads, head_dim, default=OPT_13B).cache_spec(dtype=dtype)
-    if bandwidth < 1:
-        raise click.UsageError("--bandwidth is 0; it must be at least one byte a second")
-    if weights is None:
-        weights = OPT_13B_WEIGHTS if model is None else model.stat().st_size
-    machine = Machine(weights, spec.bytes_per_token, float(bandwidth))
+    machine = Machine(weights_of(weights, model), spec.bytes_per_token, float(bandwidth))
     given = find_trace(trace)
-    limit = max_length or 1 << (int((given.prompts + given.outputs).max()) - 1).bit_length()
+    limit = max_length or longest_legal(given)
     seed = 0 if seed is None and given.arrivals is None else seed
     chosen = given.select(requests, max_length=limit, seed=seed)
     slots = memory // spec.bytes_per_token

@@ -12,7 +12,15 @@ from pagedcache._sizes import readable
 from pagedcache.cache import KVCache
 from pagedcache.cli.loading import load
 from pagedcache.cli.options import backend_of, block_size_option, find_trace, read_size, run_options, shape_of
-from pagedcache.cli.replay_common import OPT_13B, OPT_13B_WEIGHTS, common_options, drawing, tell
+from pagedcache.cli.replay_common import (
+    OPT_13B,
+    common_options,
+    drawing,
+    longest_legal,
+    machine_options,
+    tell,
+    weights_of,
+)
 from pagedcache.cli.screen import Screen
 from pagedcache.replay import Served, SimulatedModel, Trace, replay_serve
 
@@ -40,24 +48,11 @@ __all__ = ["serve"]
     type=click.Choice(["recompute", "never"]),
     default="recompute",
     show_default=True,
-    help="See Engine.",
+    help="What happens when blocks run out.",
 )
 @click.option("--sequences", type=click.IntRange(1), default=256, show_default=True, help="That may run at once.")
 @click.option("--real", is_flag=True, help="Run a real model, SmolLM2 or --model's, in real time.")
-@click.option(
-    "--weights",
-    metavar="SIZE",
-    callback=lambda ctx, param, value: None if value is None else read_size(ctx, param, value),
-    help="Bytes of the model's weights; 26 GB, or the size of --model's file.",
-)
-@click.option(
-    "--bandwidth",
-    metavar="SIZE",
-    callback=read_size,
-    default="1244 GB",
-    show_default=True,
-    help="Bytes that are read in a second: 80 % of an A100's 1.555 TB.",
-)
+@machine_options
 @click.option(
     "--tflops",
     type=click.FloatRange(0, min_open=True),
@@ -99,8 +94,6 @@ def serve(
     which blocks of its prompts are alike is served twice, with prefixes shared and apart.
     """
     pictures = drawing(plot, html)
-    if bandwidth < 1:
-        raise click.UsageError("--bandwidth is 0; it must be at least one byte a second")
     given = find_trace(trace)
     screen = Screen(quiet=as_json)
     if real:
@@ -113,9 +106,8 @@ def serve(
     else:
         shape = shape_of(model, layers, kv_heads, head_dim, default=OPT_13B)
         spec = shape.cache_spec(dtype=dtype, block_size=block_size)
-        if weights is None:
-            weights = OPT_13B_WEIGHTS if model is None else model.stat().st_size
-        limit = max_length or 1 << (int((given.prompts + given.outputs).max()) - 1).bit_length()
+        weights = weights_of(weights, model)
+        limit = max_length or longest_legal(given)
         machine = f"{weights / 1e9:.1f} GB of weights, {bandwidth / 1e12:.3f} TB/s, {tflops:g} TFLOP/s"
     chosen = given.select(requests, max_length=limit)
 

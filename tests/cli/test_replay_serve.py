@@ -51,7 +51,7 @@ def test_on_a_real_model(command, model, tmp_path):
     ("options", "message"),
     [
         (("--real", "--layers", 2), "--real takes its sizes from the model"),
-        (("--bandwidth", "0"), "--bandwidth is 0"),
+        (("--bandwidth", "0"), "at least one byte a second"),
         (("--max-length", 2), "has an answer and at most 2 tokens"),
         (("--memory", "1 KiB"), "memory"),
     ],

@@ -4,6 +4,7 @@ import pytest
 import tiny_llama
 
 from pagedcache import KVCache
+from pagedcache.serving import Engine
 from pagedcache.serving.models import load_model
 
 
@@ -35,3 +36,26 @@ def cache_of(tiny):
         cache.check()
         assert cache.stats().sequences == 0
         assert cache.pool.num_free == cache.num_blocks
+
+
+@pytest.fixture
+def engine_of(tiny):
+    """Make engines on the tiny model, without end tokens."""
+
+    def make(cache, **options):
+        return Engine(tiny[0], cache, tiny[1], **{"ends": ()} | options)
+
+    return make
+
+
+@pytest.fixture
+def alone(engine_of, cache_of):
+    """Tokens of a prompt's texts, run alone: 20 greedy ones."""
+
+    def run(prompt, **options):
+        engine = engine_of(cache_of())
+        request = engine.submit(prompt, max_tokens=20, **options)
+        engine.run()
+        return [completion.tokens for completion in request.completions]
+
+    return run

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+from engine_setting import DRAWN, PROMPTS, tokens_of
 
 from pagedcache import CacheSpec, KVCache
 from pagedcache.errors import OutOfSequences
 from pagedcache.replay import SimulatedModel
-from pagedcache.serving import Engine, Finish, PromptLookup, Sampling, _line
+from pagedcache.serving import Engine, Finish, PromptLookup, _line
 from pagedcache.testing import DelayedBackend
 
-PROMPTS = [[5, 6, 7], list(range(40)), [9], list(range(40, 73)), [1, 2, 3] * 8]
-DRAWN = Sampling(temperature=1.0, seed=3)
 KINDS = {
     "greedy": {},
     "samples": {"n": 3},
@@ -18,18 +17,6 @@ KINDS = {
     "beams": {"beams": 3, "n": 2},
     "stop": {"stop": "\0"},
 }
-
-
-@pytest.fixture
-def engine_of(tiny):
-    def make(cache, **options):
-        return Engine(tiny[0], cache, tiny[1], **{"ends": ()} | options)
-
-    return make
-
-
-def tokens_of(requests):
-    return [completion.tokens for request in requests for completion in request.completions]
 
 
 def run_through(engine, error, most=2000):
