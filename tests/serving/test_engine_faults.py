@@ -265,8 +265,7 @@ def test_work_of_an_end_does_not_grow_with_those_that_wait(ends, monkeypatch):
         requests = [engine.submit([3], max_tokens=2) for _ in range(3000)]
         engine.step()
         monkeypatch.setattr(_line, "_key", counted)
-        line, walks = engine._scheduler.waiting, []
-        engine._scheduler.waiting = _Counting(line, walks)
+        engine._scheduler.waiting = _Counting(engine._scheduler.waiting, walks := [])
         if ends == "finishes":
             engine.step()
         else:
