@@ -12,6 +12,7 @@ from pagedcache.serving.models.gguf_file import GGUFFile
 from pagedcache.serving.models.llama_config import LlamaConfig
 
 Float32 = NDArray[np.float32]
+BLAS_ROWS = 4  # OpenBLAS has kernels for 4 rows: with one thread, products of 3 take 1.4 times as long, of 7 1.3 times
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,12 @@ class Linear:
     bias: Float32 | None  # [out]
 
     def __call__(self, x: Float32) -> Float32:
-        y = x @ self.weight
+        rows = len(x)
+        if rows > 1 and rows % BLAS_ROWS:
+            padded = np.zeros((rows + -rows % BLAS_ROWS, x.shape[1]), np.float32)
+            padded[:rows] = x
+            x = padded
+        y: Float32 = (x @ self.weight)[:rows]
         if self.bias is not None:
             y += self.bias
         return y
