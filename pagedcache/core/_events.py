@@ -32,14 +32,23 @@ def event_dtype(block_size: int, tokens: bool) -> np.dtype[Any]:
     return np.dtype(fields + [("tokens", "<i4", (block_size,))] * tokens)
 
 
-class Named(NamedTuple):
-    """What is known of a published block, and of a prompt before its first one."""
+class About(NamedTuple):
+    """What blocks that continue each other have in common, until a key begins."""
 
-    digest: bytes
-    secret: bytes | None  # of its namespace
+    secret: bytes | None  # of the namespace
     namespace: bytes
-    adapter: bytes = b""  # that all its tokens, and those before them, were computed with
-    keyed: bool = False  # whether other keys begin in it or in a block before it
+    adapter: bytes  # that all tokens so far were computed with, or b""
+    keyed: bool  # whether other keys have begun
+
+    def after(self, framed: bytes, is_first: bool) -> "About":
+        """The same with what begins in the next block, the first one of a prompt or a later one."""
+        adapter, keyed = self.adapter, self.keyed
+        for part in parts(framed):
+            if part.kind == "adapter" and is_first and part.offset == 0 == part.extent:
+                adapter = part.value
+            elif part.kind != NAMESPACE:
+                keyed = True
+        return About(self.secret, self.namespace, adapter, keyed)
 
 
 class EventNamer:
@@ -55,7 +64,7 @@ class EventNamer:
 
     def __init__(self, block_size: int, fingerprint: bytes = b"") -> None:
         self._block_size, self._fingerprint = block_size, fingerprint
-        self._known: dict[int, Named] = {}  # node -> its block
+        self._known: dict[int, tuple[bytes, About]] = {}  # node -> digest of its block, and what it is about
 
     def named(self, events: list[LogEntry], tokens: bool, *, cleared: bool) -> NDArray[Any]:
         """The log's (kind, node, parent, block, key entry, token bytes) as a structured array."""
@@ -65,15 +74,15 @@ class EventNamer:
             told[0] = (EventKind.CLEARED, 0, NO_DIGEST, NO_DIGEST, b"", b"", False, *[0] * tokens)
         if not events:
             return told
-        pairs = [self._name(*event) for event in events]
+        names = [self._name(*event) for event in events]
         tail = told[cleared:]
         tail["kind"] = [event[0] for event in events]
         tail["block"] = [event[3] for event in events]
-        tail["digest"] = np.frombuffer(b"".join(block.digest for block, _ in pairs), "V32")
-        tail["parent"] = np.frombuffer(b"".join(parent for _, parent in pairs), "V32")
-        tail["namespace"] = [block.namespace for block, _ in pairs]
-        tail["adapter"] = [block.adapter for block, _ in pairs]
-        tail["keyed"] = [block.keyed for block, _ in pairs]
+        tail["digest"] = np.frombuffer(b"".join(digest for digest, _, _ in names), "V32")
+        tail["parent"] = np.frombuffer(b"".join(parent for _, parent, _ in names), "V32")
+        tail["namespace"] = [about.namespace for _, _, about in names]
+        tail["adapter"] = [about.adapter for _, _, about in names]
+        tail["keyed"] = [about.keyed for _, _, about in names]
         if tokens:
             ids = np.frombuffer(b"".join(event[5] for event in events), np.int32).reshape(len(events), -1)
             tail["tokens"] = np.where(tail["kind"][:, None] == EventKind.STORED, ids, 0)
@@ -87,26 +96,22 @@ class EventNamer:
         block: int,
         entry: tuple[bytes, bytes, bytes | None] | None,
         data: bytes,
-    ) -> tuple[Named, bytes]:
-        """The event's block, and the digest of the one before it; zeros where there is none to tell."""
-        if kind == EventKind.REMOVED:
-            return self._known.pop(node), NO_DIGEST
-        if kind == EventKind.MOVED:
-            return self._known[node], NO_DIGEST
+    ) -> tuple[bytes, bytes, About]:
+        """Digests of the block and of the one before it, zeros where there is none to tell; what it is about."""
+        if kind != EventKind.STORED:
+            digest, about = self._known[node] if kind == EventKind.MOVED else self._known.pop(node)
+            return digest, NO_DIGEST, about
         framed, namespace, secret = entry or (b"", b"", None)
+        told = NO_DIGEST
         if parent == NO_NODE:
-            root = pagedcache.digests.root_digest(self._block_size, self._fingerprint, secret)
-            before, told = Named(root, secret, namespace), NO_DIGEST
+            before = pagedcache.digests.root_digest(self._block_size, self._fingerprint, secret)
+            about = About(secret, namespace, b"", False)
         else:
-            before = self._known[parent]
-            told = before.digest
-        adapter, keyed = before.adapter, before.keyed
-        for part in parts(framed):
-            if part.kind == "adapter" and parent == NO_NODE and part.offset == 0 == part.extent:
-                adapter = part.value
-            elif part.kind != NAMESPACE:
-                keyed = True
+            told, about = self._known[parent]
+            before = told
+        if framed:
+            about = about.after(framed, parent == NO_NODE)
         ids = data if sys.byteorder == "little" else np.frombuffer(data, np.int32).astype("<i4").tobytes()
-        digest = pagedcache.digests.chain(before.digest, memoryview(ids), self._block_size, framed, before.secret)
-        self._known[node] = before._replace(digest=digest, adapter=adapter, keyed=keyed)
-        return self._known[node], told
+        digest = pagedcache.digests.chain(before, memoryview(ids), self._block_size, framed, about.secret)
+        self._known[node] = digest, about
+        return digest, told, about

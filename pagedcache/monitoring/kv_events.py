@@ -142,7 +142,7 @@ def _runs(events: NDArray[Any], name: bytes | str) -> Iterator[_Run]:
             continue
         goes_on = kind == last.kind and kind != EventKind.CLEARED
         if kind == EventKind.STORED and goes_on:
-            goes_on = parent == last.digests[-1] and adapter == last.adapter
+            goes_on = parent == last.digests[-1]  # and so it has the same adapter
         if not goes_on:
             if last.kind:
                 yield last

@@ -12,7 +12,6 @@ PUB sends to whoever is connected, and forgets. Numbers begin at 0 and miss none
 asks the ROUTER for what it missed.
 """
 
-import os
 import socket
 import threading
 from collections import deque
@@ -92,7 +91,7 @@ class ZmqPublisher:
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=keep)
         self._context = context
         self._thread: threading.Thread | None = None
-        self._pid, self._closing = 0, False
+        self._closing = False
 
     def start(self) -> Self:
         """Bind the endpoints and start the thread.
@@ -129,7 +128,6 @@ class ZmqPublisher:
             raise
         self._wake, woken = socket.socketpair()
         self._wake.setblocking(False)
-        self._pid = os.getpid()
         self._thread = threading.Thread(
             target=self._work, args=(zmq, woken, *opened), name="pagedcache-events", daemon=True
         )
@@ -145,7 +143,7 @@ class ZmqPublisher:
     @property
     def running(self) -> bool:
         """Whether the thread is there; False in the child of a fork."""
-        return self._pid == os.getpid() and not self._closing and self._thread is not None and self._thread.is_alive()
+        return not self._closing and self._thread is not None and self._thread.is_alive()
 
     @property
     def ready(self) -> bool:
@@ -204,8 +202,8 @@ class ZmqPublisher:
         poller.register(woken, zmq.POLLIN)
         if asked is not None:
             poller.register(asked, zmq.POLLIN)
+        closing = False
         try:
-            closing = False
             while not closing:
                 ready = dict(poller.poll())
                 closing = self._closing  # before the queue is looked at: what was published before still goes out
@@ -215,6 +213,8 @@ class ZmqPublisher:
                     self._send(out, self._queue.popleft())
                 if asked in ready:
                     self._answer(asked, asked.recv_multipart())
+        except zmq.ContextTerminated:
+            pass  # whoever ended the context wants no more of it
         finally:
             for each in (out, asked, woken, self._wake):
                 if each is not None:

@@ -76,18 +76,39 @@ def test_after_the_log_ran_over_everything_is_told_anew():
 
 
 def test_a_sink_that_raises_costs_nobody_an_event():
-    class Broken(Sink):
-        def publish(self, payload):
-            raise OSError("gone")
+    class Fragile(Sink):
+        broken = False
 
-    work, sink = Workload(0), Sink()
-    exporter = KVEventExporter(work.cache, {"a": Broken(), None: sink})
+        def publish(self, payload):
+            if self.broken:
+                raise OSError("gone")
+            return super().publish(payload)
+
+    work, fragile, sink = Workload(0), Fragile(), Sink()
+    exporter = KVEventExporter(work.cache, {"a": fragile, None: sink})
+    exporter.export()
     work.store([1] * 9)
-    for _ in range(2):
-        with pytest.raises(OSError, match="gone"):
-            exporter.export()
-    exporter._sinks[b"a"] = Sink()
+    work.store([1] * 9, namespace="a")
+    fragile.broken = True
+    with pytest.raises(OSError, match="gone"):
+        exporter.export()
+    fragile.broken = False
+    assert exporter.export() == 2
+    assert len(sink.follower.place) == len(fragile.follower.place) == 2
+
+
+def test_who_is_behind_stays_so_until_everything_was_told():
+    """It takes a batch again in the moment after it was asked whether it would."""
+    work, sink = Workload(0), Sink()
+    exporter = KVEventExporter(work.cache, sink)
+    exporter.export()
+    sink.ready = False
+    work.store([1] * 9)
+    exporter.export()
+    sink.publish, publish = lambda payload: True, sink.publish
     work.store([2] * 9)
+    exporter.export()
+    sink.ready, sink.publish = True, publish
     exporter.export()
     assert work.agrees(sink.follower)
 

@@ -55,6 +55,9 @@ class Subscriber:
     def replay(self, first):
         """What the publisher has kept from a number on: [(topic, number, payload)]."""
         self.asked.send_multipart([b"", first.to_bytes(8, "big")])
+        return self.replies()
+
+    def replies(self):
         replies = []
         while True:
             empty, topic, number, payload = self.asked.recv_multipart()
@@ -135,6 +138,19 @@ def test_only_the_last_batches_are_kept(context, subscribe):
         assert subscriber.replay(0) == [(b"", 7, b"7"), (b"", 8, b"8"), (b"", 9, b"9")]
 
 
+def test_a_replay_is_whole_however_slowly_it_is_read(context, subscribe):
+    with ZmqPublisher("inproc://events", replay="inproc://replay", queue=5000, context=context) as publisher:
+        for _ in range(3000):
+            publisher.publish(b"x")
+        settled(publisher, 3000)
+        subscriber = subscribe(publisher)
+        subscriber.asked.send_multipart([b"", bytes(8)])
+        assert subscriber.asked.poll(WAIT)
+        publisher.publish(b"y")
+        settled(publisher, 3001)  # the thread has answered before it sends again
+        assert len(subscriber.replies()) == 3000
+
+
 @pytest.mark.parametrize("request_", [[b"", b"x"], [b"", b"0" * 9], [b"0" * 8], [b"", b"", b"0" * 8], [b"x", b"0" * 8]])
 def test_requests_that_are_none_are_ignored(context, subscribe, request_):
     with ZmqPublisher("inproc://events", replay="inproc://replay", context=context) as publisher:
@@ -210,6 +226,31 @@ def test_it_may_connect_to_a_subscriber(context, subscribe):
             while not subscriber.poll(10):
                 publisher.publish(b"x")
         assert subscriber.recv_multipart()[2] == b"x"
+
+
+def test_it_ends_with_its_context():
+    context = zmq.Context()
+    publisher = ZmqPublisher("inproc://events", replay="inproc://replay", context=context).start()
+    assert publisher.publish(b"x")
+    settled(publisher, 1)
+    context.term()
+    publisher._thread.join(10)
+    assert not publisher.running and not publisher.publish(b"y")
+    publisher.close()
+
+
+def test_threads_may_publish_at_once(context):
+    with ZmqPublisher("inproc://events", replay="inproc://replay", queue=10_000, context=context) as publisher:
+        batches = [[b"%d %d" % (thread, k) for k in range(300)] for thread in range(4)]
+        threads = [threading.Thread(target=lambda mine=mine: [*map(publisher.publish, mine)]) for mine in batches]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        settled(publisher, 1200)
+        assert publisher.dropped == 0 and [number for number, _ in publisher._kept] == list(range(1200))
+        sent = [payload for _, payload in publisher._kept]
+        assert [[p for p in sent if p in mine] for mine in map(set, batches)] == batches, "each thread's own, in order"
 
 
 @pytest.mark.parametrize("bound", ["queue", "keep", "pending"])
