@@ -116,16 +116,16 @@ class ZmqPublisher:
                 out.connect(self.endpoint)
             else:
                 out.bind(self.endpoint)
-                self.endpoint = out.last_endpoint.decode().rstrip("\0")
             if self.replay is not None:
                 # Room for all that is kept, and the end: a ROUTER drops beyond it.
                 asked = self._open(context.socket(zmq.ROUTER), opened, (self._kept.maxlen or 0) + 1)
                 asked.bind(self.replay)
-                self.replay = asked.last_endpoint.decode().rstrip("\0")
         except BaseException:
             for each in opened:
                 each.close(0)
             raise
+        names = [each.last_endpoint.decode().rstrip("\0") for each in opened]
+        self.endpoint, self.replay = names[0], names[1] if len(names) > 1 else None
         self._wake, woken = socket.socketpair()
         self._wake.setblocking(False)
         self._thread = threading.Thread(
