@@ -295,15 +295,22 @@ cdef class CacheTable(PromptTable):
         self.index.c_remove(node)
         return parent
 
-    def events(self):
+    def events(self, *, anew=False):
         """What was stored in and removed from the prefix cache since the last call, oldest first.
+
+        Parameters
+        ----------
+        anew : bool
+            Forget what was recorded, and tell one CLEARED and all that is published, as if stored anew.
 
         Returns
         -------
         structured array [n]
             ``kind`` (`EventKind`), ``block``, ``digest`` and ``parent`` (32 bytes each, as in
-            `pagedcache.digests`; zeros where there is none) and, if asked for, ``tokens`` int32 [block_size]. After
-            more events than there is room for comes one CLEARED, then all that is published as if stored anew.
+            `pagedcache.digests`; zeros where there is none), ``namespace`` (its name), ``adapter`` (the name of the
+            one that begins with the first token, or b""), ``keyed`` (whether other keys tell the block, or one
+            before it, apart) and, if asked for, ``tokens`` int32 [block_size]. After more events than there is room
+            for comes what `anew` asks for.
 
         Raises
         ------
@@ -312,7 +319,10 @@ cdef class CacheTable(PromptTable):
         """
         if self.index.log is None:
             raise ValueError("the cache records no events: make it with events='digests' or events='tokens'")
+        cdef bint tells_all = anew
         with cython.critical_section(self.pool):
+            if tells_all:
+                self.index.log.overrun = True
             if self.is_naming:      # by another thread, or further up this one: they are told in order, once
                 return self.namer.named([], self.tell_tokens, cleared=False)
             self.is_naming = True

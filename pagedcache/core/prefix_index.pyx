@@ -221,10 +221,7 @@ cdef class PrefixIndex:
     cdef void c_move(self, int32_t node, int32_t block) noexcept nogil:
         """The node's content stands in `block` from here on."""
         if self.log is not None:
-            self.log.c_removed(node, self.blocks[node])
-            self.log.c_stored(
-                node, self.nodes[node].parent, block, self.c_key(node), self.tokens + <size_t>block * self.block_size
-            )
+            self.log.c_moved(node, block)       # not removed: who follows content would drop what continues it
         self.blocks[node] = block
 
     cdef int32_t c_match(

@@ -174,6 +174,7 @@ class Scheduler:
         else:
             self._forget(sequence)
         sequence.request.preemptions += 1
+        self._report.preemptions += 1
         self.queue(sequence)
         self._retire()
 
