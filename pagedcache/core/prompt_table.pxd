@@ -21,6 +21,7 @@ cdef class PromptTable(CommitTable):
     cdef int64_t hit_tokens     # of these, found in the prefix cache
 
     cdef list c_holders(self, list starts, namespace)
-    cdef int32_t c_idle_hits(self, const int32_t *table, int32_t hits) noexcept nogil
+    cdef int32_t c_serve(self, const int32_t *table, int32_t hits, int32_t total) noexcept nogil
+    cdef int32_t c_count_hits(self, const int32_t *table, int32_t hits, int32_t *idle) noexcept nogil
     cdef void c_pin_hits(self, int32_t row, int32_t hits) noexcept nogil
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil

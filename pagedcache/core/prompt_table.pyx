@@ -94,7 +94,8 @@ cdef class PromptTable(CommitTable):
                 status[i] = ADMITTED
                 total = (<Int32s>given[i]).n + <int64_t>entry_of(extras, i) + entry_of(all_pads, i)
                 if (total <= self.max_length
-                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>total)) <= self.pool.num_blocks):
+                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>total), entry_of(all_pads, i))
+                        <= self.pool.num_blocks):
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
                     status[i] = NEVER_FITS
@@ -133,7 +134,7 @@ cdef class PromptTable(CommitTable):
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil:
         """One prompt into a row; status ADMITTED or, with nothing changed, NOT_NOW."""
         cdef int32_t total = self.c_blocks_for(<int32_t>(prompt.pad + prompt.length + prompt.reserve))
-        cdef int32_t hits = 0, last = NO_NODE, row, side
+        cdef int32_t hits = 0, last = NO_NODE, row, side, idle
         cdef int64_t wanted = total
         cdef int32_t *table
         status[0] = NOT_NOW
@@ -146,12 +147,13 @@ cdef class PromptTable(CommitTable):
                 prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, table, &last
             )
         if self.num_sides > 0:
-            hits = self.c_common_hits(table, hits)
+            hits = self.c_serve(table, hits, total)
             last = NO_NODE if hits == 0 else self.pool.records[table[hits - 1]].node
         for side in range(self.num_sides):
-            wanted += self.c_side_target(side, total, hits) - hits
+            wanted += self.c_side_target(side, total, hits, <int32_t>prompt.pad) - hits
         wanted -= hits
-        if wanted > self.pool.c_usable() - self.c_idle_hits(table, hits):
+        self.c_count_hits(table, hits, &idle)
+        if wanted > self.pool.c_usable() - idle:
             return -1
         row = self.c_open_row()
         self.rows[row].level = <uint8_t>prompt.level
@@ -167,24 +169,38 @@ cdef class PromptTable(CommitTable):
         self.rows[row].end = self.rows[row].position
         self.c_append_blocks(row, total)
         for side in range(self.num_sides):
-            self.c_append_side(side, row, self.c_side_target(side, total, hits))
+            self.c_append_side(side, row, self.c_side_target(side, total, hits, <int32_t>prompt.pad))
         self.query_tokens += prompt.length
         self.hit_tokens += hits * self.block_size
         status[0] = ADMITTED
         return row
 
-    cdef int32_t c_idle_hits(self, const int32_t *table, int32_t hits) noexcept nogil:
-        """How many of the blocks that a hit of so many entries takes are idle, in all groups."""
-        cdef int32_t side, j, idle = 0
+    cdef int32_t c_serve(self, const int32_t *table, int32_t hits, int32_t total) noexcept nogil:
+        """The longest hit of at most `hits` blocks that a prompt of `total` blocks can have.
+
+        None, where windows would hold more than there is: what they find, and what admit promises beyond it.
+        """
+        cdef int32_t side, idle
+        cdef int64_t held
+        hits = self.c_common_hits(table, hits)
+        held = total - hits + self.c_count_hits(table, hits, &idle)
+        for side in range(self.num_sides):
+            held += self.c_side_target(side, total, hits, 0) - hits
+        return hits if held <= self.pool.num_blocks else 0
+
+    cdef int32_t c_count_hits(self, const int32_t *table, int32_t hits, int32_t *idle) noexcept nogil:
+        """Blocks that a hit of so many entries takes in all groups, and how many of them are idle."""
+        cdef int32_t side, j, block, count = hits
+        idle[0] = 0
         for j in range(hits):
-            idle += self.pool.records[table[j]].refcount == 0
+            idle[0] += self.pool.records[table[j]].refcount == 0
         for side in range(self.num_sides):
             for j in range(hits):
                 if self.c_is_wanted(side, hits, j):
-                    idle += self.pool.records[
-                        self.index.c_companion(self.pool.records[table[j]].node, side)
-                    ].refcount == 0
-        return idle
+                    block = self.index.c_companion(self.pool.records[table[j]].node, side)
+                    idle[0] += self.pool.records[block].refcount == 0
+                    count += 1
+        return count
 
     cdef void c_pin_hits(self, int32_t row, int32_t hits) noexcept nogil:
         """Take the blocks of a hit for the row, whose table names those of group 0."""
@@ -205,7 +221,7 @@ cdef class PromptTable(CommitTable):
                     if level > 0:
                         self.pool.policy.c_raise(entries[j], level)
             self.sides[side].filled[row] = hits
-            self.sides[side].first[row] = max(self.sides[side].sinks, self.c_needed_from(side, hits))
+            self.sides[side].first[row] = self.c_needed_from(side, hits)
 
     def match(self, prompts, *, namespace=None, keys=None, by_group=False):
         """What admit would call cached for each prompt alone, called now; changes nothing.
@@ -238,7 +254,7 @@ cdef class PromptTable(CommitTable):
                 tokens = given[i]
                 hits = 0
                 if (1 < tokens.n <= self.max_length
-                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>tokens.n)) <= self.pool.num_blocks):
+                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>tokens.n), 0) <= self.pool.num_blocks):
                     hits = self.index.c_match(
                         tokens.data, <int32_t>((tokens.n - 1) // self.block_size),
                         NULL if holders is None else (<RowKeysHolder>holders[i]).keys, blocks, &last
@@ -248,7 +264,7 @@ cdef class PromptTable(CommitTable):
                     for side in range(self.num_sides):
                         cached[i * groups + side + 1] = self.c_side_hits(side, blocks, hits) * self.block_size
                 else:
-                    cached[i] = self.c_common_hits(blocks, hits) * self.block_size
+                    cached[i] = self.c_serve(blocks, hits, self.c_blocks_for(<int32_t>tokens.n)) * self.block_size
             holders = None
         del scratch
         return lengths.reshape(-1, groups) if each else lengths
