@@ -14,7 +14,7 @@ from pagedcache.cache import KVCache
 from pagedcache.errors import OutOfBlocks
 from pagedcache.serving._checks import check_numbers
 from pagedcache.serving.engine import Engine
-from pagedcache.serving.models import LlamaModel
+from pagedcache.serving.models import Model
 from pagedcache.spec import MAX_BLOCK_SIZE
 
 __all__ = ["WAYS", "ServingRun", "compare_serving"]
@@ -49,7 +49,7 @@ class ServingRun:
 
 
 def compare_serving(
-    model: LlamaModel,
+    model: Model,
     requests: Sequence[tuple[Sequence[int], int]],
     *,
     memory: int,
@@ -65,7 +65,7 @@ def compare_serving(
 
     Parameters
     ----------
-    model : LlamaModel
+    model : Model
     requests : sequence of (sequence of int, int)
         Prompts as token ids, and how many tokens follow each; end tokens end nothing.
     memory : int
@@ -131,7 +131,7 @@ def compare_serving(
 
 def _serve(
     way: str,
-    model: LlamaModel,
+    model: Model,
     requests: Sequence[tuple[Sequence[int], int]],
     memory: int,
     block_size: int,
