@@ -21,4 +21,6 @@ cdef class PromptTable(CommitTable):
     cdef int64_t hit_tokens     # of these, found in the prefix cache
 
     cdef list c_holders(self, list starts, namespace)
+    cdef int32_t c_idle_hits(self, const int32_t *table, int32_t hits) noexcept nogil
+    cdef void c_pin_hits(self, int32_t row, int32_t hits) noexcept nogil
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil

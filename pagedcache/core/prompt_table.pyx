@@ -8,7 +8,7 @@ from pagedcache.core.arguments cimport (
 )
 from pagedcache.core.commit_table cimport CommitTable
 from pagedcache.core.key_table cimport RowKeysHolder
-from pagedcache.core.records cimport NO_NODE
+from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
 
 from pagedcache.core.arguments import bounded_int
 from pagedcache.core.results import Admission
@@ -93,7 +93,8 @@ cdef class PromptTable(CommitTable):
                 cached[i] = 0
                 status[i] = ADMITTED
                 total = (<Int32s>given[i]).n + <int64_t>entry_of(extras, i) + entry_of(all_pads, i)
-                if total <= self.max_length and self.c_blocks_for(<int32_t>total) <= self.pool.num_blocks:
+                if (total <= self.max_length
+                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>total)) <= self.pool.num_blocks):
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
                     status[i] = NEVER_FITS
@@ -132,7 +133,8 @@ cdef class PromptTable(CommitTable):
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil:
         """One prompt into a row; status ADMITTED or, with nothing changed, NOT_NOW."""
         cdef int32_t total = self.c_blocks_for(<int32_t>(prompt.pad + prompt.length + prompt.reserve))
-        cdef int32_t hits = 0, idle = 0, last = NO_NODE, row, j
+        cdef int32_t hits = 0, last = NO_NODE, row, side
+        cdef int64_t wanted = total
         cdef int32_t *table
         status[0] = NOT_NOW
         if self.num_vacant == 0:
@@ -143,61 +145,110 @@ cdef class PromptTable(CommitTable):
             hits = self.index.c_match(
                 prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, table, &last
             )
-        for j in range(hits):
-            idle += self.pool.records[table[j]].refcount == 0
-        if total - hits > self.pool.c_usable() - idle:
+        if self.num_sides > 0:
+            hits = self.c_common_hits(table, hits)
+            last = NO_NODE if hits == 0 else self.pool.records[table[hits - 1]].node
+        for side in range(self.num_sides):
+            wanted += self.c_side_target(side, total, hits) - hits
+        wanted -= hits
+        if wanted > self.pool.c_usable() - self.c_idle_hits(table, hits):
             return -1
         row = self.c_open_row()
-        for j in range(hits):               # pinned before anything is evicted for the rest
-            self.pool.c_incref(table[j])
-        self.pool.c_make_vacant(total - hits)
+        self.rows[row].level = <uint8_t>prompt.level
+        self.c_pin_hits(row, hits)          # before anything is evicted for the rest
+        self.pool.c_make_vacant(<int32_t>wanted)
         self.rows[row].num_blocks = hits
         self.rows[row].num_published = hits
         self.rows[row].node = last
         self.rows[row].pad = <int32_t>prompt.pad
         self.rows[row].publishes = prompt.pad == 0
         self.rows[row].keys = self.keys.c_share(<RowKeys *>prompt.keys)
-        self.rows[row].level = <uint8_t>prompt.level
         self.rows[row].position = <int32_t>prompt.pad + hits * self.block_size
         self.rows[row].end = self.rows[row].position
         self.c_append_blocks(row, total)
-        if prompt.level > 0:
-            for j in range(hits):
-                self.pool.policy.c_raise(table[j], prompt.level)
+        for side in range(self.num_sides):
+            self.c_append_side(side, row, self.c_side_target(side, total, hits))
         self.query_tokens += prompt.length
         self.hit_tokens += hits * self.block_size
         status[0] = ADMITTED
         return row
 
-    def match(self, prompts, *, namespace=None, keys=None):
+    cdef int32_t c_idle_hits(self, const int32_t *table, int32_t hits) noexcept nogil:
+        """How many of the blocks that a hit of so many entries takes are idle, in all groups."""
+        cdef int32_t side, j, idle = 0
+        for j in range(hits):
+            idle += self.pool.records[table[j]].refcount == 0
+        for side in range(self.num_sides):
+            for j in range(hits):
+                if self.c_is_wanted(side, hits, j):
+                    idle += self.pool.records[
+                        self.index.c_companion(self.pool.records[table[j]].node, side)
+                    ].refcount == 0
+        return idle
+
+    cdef void c_pin_hits(self, int32_t row, int32_t hits) noexcept nogil:
+        """Take the blocks of a hit for the row, whose table names those of group 0."""
+        cdef int32_t side, j, level = self.rows[row].level
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t *entries
+        for j in range(hits):
+            self.pool.c_incref(table[j])
+            if level > 0:
+                self.pool.policy.c_raise(table[j], level)
+        for side in range(self.num_sides):
+            entries = self.c_side_table(side, row)
+            for j in range(hits):
+                entries[j] = ZERO_BLOCK
+                if self.c_is_wanted(side, hits, j):
+                    entries[j] = self.index.c_companion(self.pool.records[table[j]].node, side)
+                    self.pool.c_incref(entries[j])
+                    if level > 0:
+                        self.pool.policy.c_raise(entries[j], level)
+            self.sides[side].filled[row] = hits
+            self.sides[side].first[row] = max(self.sides[side].sinks, self.c_needed_from(side, hits))
+
+    def match(self, prompts, *, namespace=None, keys=None, by_group=False):
         """What admit would call cached for each prompt alone, called now; changes nothing.
+
+        Parameters
+        ----------
+        prompts, namespace, keys
+            As in `admit`.
+        by_group : bool
+            Tell for each layer group how much it alone would allow of what group 0 has: why a hit is short.
 
         Returns
         -------
-        int32 [n]
+        int32 [n], or [n, groups]
             Leading tokens of each prompt whose K/V is there; 0 for a prompt that never fits.
         """
         cdef list given = token_lists(prompts, "prompts"), holders
         cdef list starts = key_starts(namespace, keys, self.block_size, given)
         cdef Py_ssize_t i
         cdef Int32s tokens
-        cdef int32_t last, hits
+        cdef bint each = by_group
+        cdef int32_t last, hits, side, groups = self.num_sides + 1 if each else 1
         cdef int32_t *blocks
         cdef int32_t *cached
         scratch = new_int32s(self.pool.num_blocks, &blocks)
-        lengths = new_int32s(len(given), &cached)
+        lengths = new_int32s(len(given) * groups, &cached)
         with cython.critical_section(self.pool):
             holders = self.c_holders(starts, namespace)
             for i in range(len(given)):
                 tokens = given[i]
-                cached[i] = 0
+                hits = 0
                 if (1 < tokens.n <= self.max_length
-                        and self.c_blocks_for(<int32_t>tokens.n) <= self.pool.num_blocks):
+                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>tokens.n)) <= self.pool.num_blocks):
                     hits = self.index.c_match(
                         tokens.data, <int32_t>((tokens.n - 1) // self.block_size),
                         NULL if holders is None else (<RowKeysHolder>holders[i]).keys, blocks, &last
                     )
-                    cached[i] = hits * self.block_size
+                if each:
+                    cached[i * groups] = hits * self.block_size
+                    for side in range(self.num_sides):
+                        cached[i * groups + side + 1] = self.c_side_hits(side, blocks, hits) * self.block_size
+                else:
+                    cached[i] = self.c_common_hits(blocks, hits) * self.block_size
             holders = None
         del scratch
-        return lengths
+        return lengths.reshape(-1, groups) if each else lengths
