@@ -27,9 +27,12 @@ def path(tmp_path_factory):
 
 
 def test_generate(command, path):
-    status, out, _ = command("generate", "--model", path, "--raw", "--max-tokens", 5, "--memory", "1 MiB", "the")
+    """One text shares nothing: what it holds, in all groups, is what it would hold alone."""
+    options = ("--raw", "--max-tokens", 5, "--memory", "1 MiB")
+    status, out, _ = command("generate", "--model", path, *options, "--json", "the" * 20)
     assert status == 0
-    assert out
+    peak = json.loads(out)["report"]["peak"]
+    assert peak["blocks"] == peak["blocks_alone"] > -(-peak["tokens"] // 16)
 
 
 def test_beams(command, path):

@@ -75,6 +75,21 @@ def test_in_small_chunks(run):
     run([0, 1, 2], 16, step_tokens=60)
 
 
+@pytest.mark.parametrize("block_size", [7, 64])
+def test_forked_after_a_prefix_hit(gemma, block_size):
+    """The second prompt finds the first one's blocks: of the windows those that its own queries see."""
+    model, tokenizer = gemma
+    spec = model.cache_spec(block_size=block_size, max_step_tokens=CHUNK)
+    prompt, expected = PROMPTS[2], EXPECTED[2]
+    with hybrid_cache(spec, num_blocks=4 * spec.blocks_per_sequence(len(prompt) + len(expected))) as cache:
+        options = {"max_tokens": len(expected), "ends": frozenset(), "step_tokens": 100}
+        generate(model, tokenizer, [prompt], cache, max_tokens=1)
+        result = generate(model, tokenizer, [prompt], cache, n=2, **options)
+        cache.check()
+    assert [completion.tokens for completion in result.completions] == 2 * [expected]
+    assert result.report.reused_tokens == (len(prompt) - 1) // block_size * block_size
+
+
 def test_windows_hold_no_more_than_their_size(gemma):
     """While 1500 tokens go in by chunks, and more by ones; what is written stays right."""
     model, _ = gemma
