@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tiny_gemma
 from dense_cache import DenseCache
-from hybrid_cache import blocks_of_groups, hybrid_cache
 
+from pagedcache import KVCache
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving import Engine, PromptLookup, compare_serving
 from pagedcache.serving.models import load_model
@@ -38,13 +38,13 @@ def expected(model):
 def run(model, num_blocks, *, max_step_tokens=8, n=1, **options):
     """Tokens of the greedy texts, and the requests; nothing but the prefix cache is left."""
     spec = model.cache_spec(block_size=4, max_step_tokens=max_step_tokens)
-    with hybrid_cache(spec, num_blocks=num_blocks) as cache:
+    with KVCache(spec, num_blocks=num_blocks) as cache:
         with Engine(model, cache, **options) as engine:
             requests = [engine.submit(prompt, max_tokens=NEW, n=n) for prompt in PROMPTS]
             engine.run()
         cache.check()
         assert cache.stats().sequences == 0
-        assert sum(blocks_of_groups(cache)) == 0
+        assert sum(cache.stats().group_blocks) == 0
         assert cache.pool.num_free == num_blocks
     return [[completion.tokens for completion in request.completions] for request in requests], requests
 

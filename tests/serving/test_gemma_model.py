@@ -5,8 +5,8 @@ import pytest
 import tiny_gemma
 from dense_cache import DenseCache
 from dense_gemma import reference_logits
-from hybrid_cache import blocks_of_groups, hybrid_cache
 
+from pagedcache import KVCache
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models import GemmaConfig, GemmaModel, load_model
 from pagedcache.serving.models.gemma import _gelu
@@ -67,7 +67,7 @@ def test_ragged_steps_on_a_cache(model, block_size):
     expected = [reference_logits(tiny_gemma.weights(), text) for text in texts]
     spec = model.cache_spec(block_size=block_size, max_step_tokens=8)
     done = [0, 0]
-    with hybrid_cache(spec, num_blocks=200) as cache:
+    with KVCache(spec, num_blocks=200) as cache:
         ids = cache.admit(texts).ids
         for counts in ([8, 3], [8, 1], [1, 0], [1, 8], [8, 0], [7, 0]):
             rows = [row for row in range(2) if counts[row]]
@@ -80,7 +80,7 @@ def test_ragged_steps_on_a_cache(model, block_size):
                 assert np.abs(found - expected[row][done[row] - 1]).max() < 2e-4
             cache.check()
             most = 2 * (-(-(5 - 1 + 8) // block_size) + 1)
-            assert max(blocks_of_groups(cache)[1:]) <= most
+            assert max(cache.stats().group_blocks[1:]) <= most
     assert done == [33, 12]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from dense_cache import DenseCache
-from hybrid_cache import blocks_of_groups, hybrid_cache
 
+from pagedcache import KVCache
 from pagedcache.serving import generate
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def run(gemma):
         model, tokenizer = gemma
         spec = model.cache_spec(block_size=block_size, max_step_tokens=CHUNK)
         blocks = sum(spec.blocks_per_sequence(len(PROMPTS[i]) + 48) + spec.num_groups for i in prompts)
-        with hybrid_cache(spec, num_blocks=blocks) as cache:
+        with KVCache(spec, num_blocks=blocks) as cache:
             chosen = [PROMPTS[i] for i in prompts]
             result = generate(model, tokenizer, chosen, cache, max_tokens=48, ends=frozenset(), **options)
             cache.check()
@@ -81,7 +81,7 @@ def test_forked_after_a_prefix_hit(gemma, block_size):
     model, tokenizer = gemma
     spec = model.cache_spec(block_size=block_size, max_step_tokens=CHUNK)
     prompt, expected = PROMPTS[2], EXPECTED[2]
-    with hybrid_cache(spec, num_blocks=4 * spec.blocks_per_sequence(len(prompt) + len(expected))) as cache:
+    with KVCache(spec, num_blocks=4 * spec.blocks_per_sequence(len(prompt) + len(expected))) as cache:
         options = {"max_tokens": len(expected), "ends": frozenset(), "step_tokens": 100}
         generate(model, tokenizer, [prompt], cache, max_tokens=1)
         result = generate(model, tokenizer, [prompt], cache, n=2, **options)
@@ -97,13 +97,13 @@ def test_windows_hold_no_more_than_their_size(gemma):
     (prompt, expected), most = (PROMPTS[3], EXPECTED[3]), -(-(WINDOW - 1 + CHUNK) // 16) + 1
     text = prompt + expected
     ends = [*range(CHUNK, len(prompt), CHUNK), *range(len(prompt), len(text))]
-    with hybrid_cache(spec, num_blocks=spec.blocks_per_sequence(len(text))) as cache:
+    with KVCache(spec, num_blocks=spec.blocks_per_sequence(len(text))) as cache:
         (sequence,) = cache.admit([prompt]).ids
         for begin, end in zip([0, *ends], ends, strict=False):
             step = cache.extend([sequence], end - begin)
             logits = model.forward(text[begin:end], step, cache)
             cache.commit(step, text[begin:end])
-            full, *sliding = blocks_of_groups(cache)
+            full, *sliding = cache.stats().group_blocks
             assert full >= -(-end // 16)
             assert len(sliding) == 5 and max(sliding) <= most
             if end >= len(prompt):
