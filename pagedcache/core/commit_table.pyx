@@ -149,6 +149,7 @@ cdef class CommitTable(StepTable):
             self.pool.policy.c_tick()
         for i in range(buffers.group.c.num_copies):     # before rows that go: a source continues their blocks
             self.pool.c_decref(buffers.group.c.copies[2 * i])
+            rows[step.held_rows[step.copiers[i]]].partial = 0       # its block is used, whatever is accepted
         buffers.group.c.num_copies = 0
         for i in range(step.num_sequences):
             row = step.held_rows[i]

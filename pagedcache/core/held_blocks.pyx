@@ -185,7 +185,7 @@ cdef class HeldBlocks(VacantBlocks):
             seen.add(block)
             require(self.records[block].refcount == 0, f"the policy has block {block}, which is held")
             node = self.records[block].node
-            require(waiting.get(node, 0) == self.index.nodes[<int32_t>node].children,
+            require(waiting.get(node, 0) == self.index.c_count_children(node),
                     f"block {block} would be evicted before a block that continues it")
             parent = self.index.nodes[<int32_t>node].parent
             waiting[parent] = waiting.get(parent, 0) + 1

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from pagedcache.core.commit_table cimport CommitTable
 from pagedcache.core.key_table cimport RowKeys
+from pagedcache.core.prefix_index cimport Head
 
 
 cdef struct Prompt:
@@ -13,6 +14,13 @@ cdef struct Prompt:
     int level               # priority of its blocks
 
 
+cdef struct Hit:            # what a prompt shares
+    int32_t blocks          # whole ones
+    int32_t node            # of the last of them, or NO_NODE
+    Head head               # of one block more
+    int32_t idle            # of all these blocks, such as nobody holds
+
+
 cdef list key_starts(namespace, keys, int32_t block_size, list prompts)
 
 
@@ -21,4 +29,5 @@ cdef class PromptTable(CommitTable):
     cdef int64_t hit_tokens     # of these, found in the prefix cache
 
     cdef list c_holders(self, list starts, namespace)
+    cdef Hit c_hit(self, const Prompt *prompt, int32_t total, int32_t *blocks) noexcept nogil
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil

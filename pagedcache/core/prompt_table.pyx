@@ -7,8 +7,8 @@ from pagedcache.core.arguments cimport (
     Int32s, new_int8s, new_int32s, new_int64s, own_counts, token_lists
 )
 from pagedcache.core.commit_table cimport CommitTable
-from pagedcache.core.key_table cimport RowKeysHolder
-from pagedcache.core.records cimport NO_NODE
+from pagedcache.core.key_table cimport RowKeysHolder, key_at
+from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
 
 from pagedcache.core.arguments import bounded_int
 from pagedcache.core.results import Admission
@@ -51,8 +51,9 @@ cdef class PromptTable(CommitTable):
         """Match, pin and allot, prompt by prompt.
 
         Each prompt gets a handle and blocks for its pads, its tokens and `reserve` more, sharing the
-        published blocks of its longest known prefix; or nothing. At most
-        ``(length - 1) // block_size`` blocks are shared, so that a token is left to compute.
+        published blocks of its longest known prefix; or nothing. Where no block goes on with the prompt, one that
+        begins as it does is shared as well: a *partial hit*. It is copied at the first write, into a block that admit
+        has taken for it, and given back when that step closes. At least one token is left to compute.
 
         Parameters
         ----------
@@ -97,7 +98,7 @@ cdef class PromptTable(CommitTable):
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
                     status[i] = NEVER_FITS
-            self.c_widen(widest)
+            self.c_widen(widest + 1)    # one for the copy of a partial hit
             holders = self.c_holders(starts, namespace)     # after what can raise: they must go within the section
             for i in range(n):
                 if waiting:
@@ -132,42 +133,74 @@ cdef class PromptTable(CommitTable):
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil:
         """One prompt into a row; status ADMITTED or, with nothing changed, NOT_NOW."""
         cdef int32_t total = self.c_blocks_for(<int32_t>(prompt.pad + prompt.length + prompt.reserve))
-        cdef int32_t hits = 0, idle = 0, last = NO_NODE, row, j
+        cdef int32_t row, j
         cdef int32_t *table
+        cdef Hit hit
         status[0] = NOT_NOW
         if self.num_vacant == 0:
             return -1
         # The row is still vacant, its table may serve as scratch.
         table = self.c_table(self.vacant[self.num_vacant - 1])
-        if prompt.pad == 0 and prompt.length > 1:
-            hits = self.index.c_match(
-                prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, table, &last
-            )
-        for j in range(hits):
-            idle += self.pool.records[table[j]].refcount == 0
-        if total - hits > self.pool.c_usable() - idle:
+        hit = self.c_hit(prompt, total, table)
+        if total - hit.blocks > self.pool.c_usable() - hit.idle:
             return -1
         row = self.c_open_row()
-        for j in range(hits):               # pinned before anything is evicted for the rest
+        for j in range(hit.blocks):         # pinned before anything is evicted for the rest
             self.pool.c_incref(table[j])
-        self.pool.c_make_vacant(total - hits)
-        self.rows[row].num_blocks = hits
-        self.rows[row].num_published = hits
-        self.rows[row].node = last
+        if hit.head.tokens > 0:
+            self.pool.c_incref(hit.head.block)
+        self.pool.c_make_vacant(total - hit.blocks)
+        self.rows[row].num_blocks = hit.blocks
+        self.rows[row].num_published = hit.blocks
+        self.rows[row].node = hit.node
         self.rows[row].pad = <int32_t>prompt.pad
         self.rows[row].publishes = prompt.pad == 0
         self.rows[row].keys = self.keys.c_share(<RowKeys *>prompt.keys)
         self.rows[row].level = <uint8_t>prompt.level
-        self.rows[row].position = <int32_t>prompt.pad + hits * self.block_size
-        self.rows[row].end = self.rows[row].position
+        self.c_place(row, <int32_t>prompt.pad + hit.blocks * self.block_size + hit.head.tokens)
         self.c_append_blocks(row, total)
+        if hit.head.tokens > 0:             # until it is copied, the row's own block waits behind the others
+            self.rows[row].partial = self.rows[row].position
+            self.rows[row].num_blocks += 1
+            table[total] = table[hit.blocks]
+            table[hit.blocks] = hit.head.block
         if prompt.level > 0:
-            for j in range(hits):
+            for j in range(hit.blocks):
                 self.pool.policy.c_raise(table[j], prompt.level)
         self.query_tokens += prompt.length
-        self.hit_tokens += hits * self.block_size
+        self.hit_tokens += self.rows[row].position - prompt.pad
         status[0] = ADMITTED
         return row
+
+    cdef Hit c_hit(self, const Prompt *prompt, int32_t total, int32_t *blocks) noexcept nogil:
+        """What a prompt, which is to have `total` blocks, shares; ids of the whole ones go to `blocks`.
+
+        Of a partial hit the shared block is held beside the row's own until it is copied. Where the pool is short of
+        just this one, the prompt does with whole blocks.
+        """
+        cdef Hit hit
+        cdef int32_t j, left, is_idle, cursor = 0
+        hit.blocks, hit.node, hit.idle = 0, NO_NODE, 0
+        hit.head.tokens, hit.head.block = 0, ZERO_BLOCK
+        if prompt.pad > 0 or prompt.length < 2:
+            return hit
+        hit.blocks = self.index.c_match(
+            prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, blocks, &hit.node
+        )
+        for j in range(hit.blocks):
+            hit.idle += self.pool.records[blocks[j]].refcount == 0
+        left = <int32_t>prompt.length - 1 - hit.blocks * self.block_size
+        hit.head = self.index.c_find_head(
+            hit.node, prompt.tokens + hit.blocks * <size_t>self.block_size, min(left, self.block_size - 1),
+            key_at(prompt.keys, &cursor, hit.blocks)
+        )
+        if hit.head.tokens > 0:
+            is_idle = self.pool.records[hit.head.block].refcount == 0
+            if is_idle and total - hit.blocks == self.pool.c_usable() - hit.idle:
+                hit.head.tokens = 0
+            else:
+                hit.idle += is_idle
+        return hit
 
     def match(self, prompts, *, namespace=None, keys=None):
         """What admit would call cached for each prompt alone, called now; changes nothing.
@@ -176,14 +209,21 @@ cdef class PromptTable(CommitTable):
         -------
         int32 [n]
             Leading tokens of each prompt whose K/V is there; 0 for a prompt that never fits.
+
+        Notes
+        -----
+        A partial hit holds a block more. Where the pool is short of just that one, whole blocks are found; with a
+        `reserve` that comes sooner.
         """
         cdef list given = token_lists(prompts, "prompts"), holders
         cdef list starts = key_starts(namespace, keys, self.block_size, given)
         cdef Py_ssize_t i
         cdef Int32s tokens
-        cdef int32_t last, hits
+        cdef Prompt prompt
+        cdef Hit hit
         cdef int32_t *blocks
         cdef int32_t *cached
+        prompt.pad = prompt.reserve = prompt.level = 0
         scratch = new_int32s(self.pool.num_blocks, &blocks)
         lengths = new_int32s(len(given), &cached)
         with cython.critical_section(self.pool):
@@ -193,11 +233,11 @@ cdef class PromptTable(CommitTable):
                 cached[i] = 0
                 if (1 < tokens.n <= self.max_length
                         and self.c_blocks_for(<int32_t>tokens.n) <= self.pool.num_blocks):
-                    hits = self.index.c_match(
-                        tokens.data, <int32_t>((tokens.n - 1) // self.block_size),
-                        NULL if holders is None else (<RowKeysHolder>holders[i]).keys, blocks, &last
-                    )
-                    cached[i] = hits * self.block_size
+                    prompt.tokens = tokens.data
+                    prompt.length = tokens.n
+                    prompt.keys = NULL if holders is None else (<RowKeysHolder>holders[i]).keys
+                    hit = self.c_hit(&prompt, self.c_blocks_for(<int32_t>tokens.n), blocks)
+                    cached[i] = hit.blocks * self.block_size + hit.head.tokens
             holders = None
         del scratch
         return lengths

@@ -117,8 +117,7 @@ cdef class SequenceTable(CompactTable):
         memcpy(table, self.c_table(row), blocks * sizeof(int32_t))
         self.pool.c_share(table, blocks)
         self.rows[child].num_blocks = blocks
-        self.rows[child].position = cut
-        self.rows[child].end = cut
+        self.c_place(child, cut)
         self.rows[child].pad = self.rows[row].pad
         self.rows[child].keys = self.keys.c_share(self.rows[row].keys)
         self.rows[child].level = self.rows[row].level
@@ -198,8 +197,7 @@ cdef class SequenceTable(CompactTable):
             blocks = self.c_blocks_for(former[parents[i]].position)
             memcpy(self.c_table(row), scratch + <size_t>parents[i] * self.pitch, blocks * sizeof(int32_t))
             self.rows[row].num_blocks = blocks
-            self.rows[row].position = former[parents[i]].position
-            self.rows[row].end = former[parents[i]].position
+            self.c_place(row, former[parents[i]].position)
             self.rows[row].pad = former[parents[i]].pad
             self.rows[row].node = former[parents[i]].node
             self.rows[row].num_published = former[parents[i]].num_published
@@ -247,8 +245,7 @@ cdef class SequenceTable(CompactTable):
                 usable += self.c_drop_blocks(row, self.c_blocks_for(cut))
                 self.c_unpublish_row(row, self.c_block_of(cut))
                 self.rows[row].publishes = self.rows[row].publishes and self.c_is_settled(row, cut)
-                self.rows[row].position = cut
-                self.rows[row].end = cut
+                self.c_place(row, cut)
         return usable
 
     cdef inline bint c_is_settled(self, int32_t row, int32_t cut) noexcept nogil:

@@ -5,7 +5,7 @@ from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
 
 
 cdef struct Demand:
-    int64_t blocks      # new blocks, destinations of copies included
+    int64_t blocks      # blocks to take from the pool, for copies too
     int64_t copies      # of these, destinations of copies
     int64_t tokens      # new tokens
     int32_t width       # most blocks of any row after the step

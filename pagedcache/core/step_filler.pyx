@@ -131,7 +131,6 @@ cdef class StepFiller(RowTable):
         demand.tokens = filled
         if demand.withheld > 0:
             self.c_put_back(buffers, &demand)
-        demand.blocks += demand.copies
         return demand
 
     cdef void c_demand_more(self, StepBuffers buffers, int32_t i, Demand *demand) noexcept nogil:
@@ -146,10 +145,8 @@ cdef class StepFiller(RowTable):
         cdef Row *entry = &self.rows[row]
         cdef BlockRecord *records = self.pool.records
         cdef int32_t need = self.c_blocks_for(entry.end), last = self.c_block_of(start), block
-        cdef int32_t offset = start - last * self.block_size
+        cdef int32_t offset = start - last * self.block_size, have = entry.num_blocks
         demand.width = max(demand.width, need)
-        if need > entry.num_blocks:
-            demand.blocks += need - entry.num_blocks
         if self.counts[i] > 0 and offset > 0:
             if not demand.has_looked:
                 self.c_withhold_sources(demand)
@@ -160,6 +157,12 @@ cdef class StepFiller(RowTable):
                 buffers.c.copiers[demand.copies] = i
                 demand.copies += 1
                 demand.withheld += 1
+                if entry.partial == start:      # the copy is the row's last block
+                    have -= 1
+                else:
+                    demand.blocks += 1
+        if need > have:
+            demand.blocks += need - have
 
     cdef void c_withhold_sources(self, Demand *demand) noexcept nogil:
         """Take off what open steps hold of the blocks that they copied, and note how far their copiers stand."""
@@ -266,11 +269,16 @@ cdef class StepFiller(RowTable):
         cdef GroupArrays *group = &buffers.group.c
         cdef int32_t row = self.named[i]
         cdef int32_t *table = self.c_table(row)
-        cdef int32_t j = self.c_block_of(buffers.c.kv_lens[i] - self.counts[i])
+        cdef int32_t start = buffers.c.kv_lens[i] - self.counts[i]
+        cdef int32_t j = self.c_block_of(start)
         cdef int32_t source = table[j]
         cdef int32_t copy
         cdef size_t size = self.block_size
-        self.pool.c_take(table[j - 1] if j > 0 else ZERO_BLOCK, 1, &copy)
+        if self.rows[row].partial == start:
+            self.rows[row].num_blocks -= 1
+            copy = table[self.rows[row].num_blocks]
+        else:
+            self.pool.c_take(table[j - 1] if j > 0 else ZERO_BLOCK, 1, &copy)
         memcpy(self.index.tokens + copy * size, self.index.tokens + source * size, size * sizeof(int32_t))
         table[j] = copy
         self.c_spoil(row, j)

@@ -239,7 +239,11 @@ cdef class StepTable(StepFiller):
             for pair in range(buffers.group.c.num_copies - 1, -1, -1):
                 row = arrays.held_rows[arrays.copiers[pair]]
                 j = self.c_block_of(self.rows[row].end)
-                self.pool.c_decref(copies[2 * pair + 1])
+                if self.rows[row].partial == self.rows[row].end:
+                    self.c_table(row)[self.rows[row].num_blocks] = copies[2 * pair + 1]
+                    self.rows[row].num_blocks += 1
+                else:
+                    self.pool.c_decref(copies[2 * pair + 1])
                 self.c_table(row)[j] = copies[2 * pair]
                 self.num_copies -= 1
             buffers.group.c.num_copies = 0      # the sources are the rows' again
