@@ -300,7 +300,7 @@ cdef class PrefixIndex:
     cpdef check(self):
         """Audit every invariant in O(slots); raises AssertionError naming the first that is broken."""
         cdef uint64_t i, tag
-        cdef int32_t node, parent, vacant = 0
+        cdef int32_t node, parent, previous, vacant = 0
         cdef const int32_t *tokens
         cdef dict children = {NO_NODE: 0}
         cdef set live = set()
@@ -316,9 +316,11 @@ cdef class PrefixIndex:
         for node in live:
             parent = self.nodes[node].parent
             require(parent == NO_NODE or parent in live, f"parent {parent} of node {node} is gone")
+            previous = self.nodes[node].previous
             require(
-                self.nodes[self.nodes[node].previous].next == node if self.nodes[node].previous != NO_NODE
-                else self.nodes[parent].child == node, f"node {node} is not among the children of node {parent}"
+                self.nodes[parent].child == node if previous == NO_NODE
+                else previous in live and self.nodes[previous].next == node,
+                f"node {node} is not among the children of node {parent}"
             )
             tokens = self.tokens + <size_t>self.blocks[node] * self.block_size
             tag = self.c_next_tag(self.c_tag(parent), tokens, self.c_key(node))
