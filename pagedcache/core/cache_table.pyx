@@ -281,7 +281,7 @@ cdef class CacheTable(PromptTable):
         for block in range(1, self.pool.num_blocks + 1):
             node = self.pool.records[block].node
             # From a leaf upwards, as long as nothing continues the node: each goes when its last child has gone.
-            while (node != NO_NODE and self.index.nodes[node].children == 0
+            while (node != NO_NODE and self.index.nodes[node].child == NO_NODE
                     and (doomed == NULL or doomed[node])):
                 self.pool.c_forget_companions(node)
                 self.pool.c_forget(self.index.blocks[node])

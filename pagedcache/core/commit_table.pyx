@@ -155,6 +155,8 @@ cdef class CommitTable(StepTable):
             entry = &rows[row]
             first = step.qo_indptr[i]
             count = step.qo_indptr[i + 1] - first
+            if count > 0:
+                entry.partial = 0       # the block that waited to be a copy is used, whatever is accepted
             if count > 0 and entry.state == LIVE:
                 if accepted.ends != NULL:
                     self.c_accept(row, buffers, i, tokens, accepted)

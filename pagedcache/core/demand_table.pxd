@@ -6,7 +6,7 @@ from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
 
 
 cdef struct Demand:
-    int64_t blocks      # new blocks, destinations of copies included
+    int64_t blocks      # blocks to take from the pool, for copies too
     int64_t copies      # of these, destinations of copies
     int64_t tokens      # new tokens
     int32_t width       # most blocks of any row after the step
@@ -36,8 +36,8 @@ cdef class DemandTable(GroupTable):
     cdef bint c_is_simple(
         self, StepBuffers buffers, int32_t row, int32_t last, int32_t offset, int64_t token
     ) noexcept nogil
-    cdef void c_demand_copy(
-        self, GroupArrays *group, int32_t i, int32_t block, int32_t offset, Demand *demand
+    cdef void c_demand_blocks(
+        self, GroupArrays *group, int32_t i, int32_t have, const int32_t *table, int32_t last, Demand *demand
     ) noexcept nogil
     cdef void c_demand_more(self, StepBuffers buffers, int32_t i, Demand *demand) noexcept nogil
     cdef void c_forgo(self, const Demand *demand) noexcept nogil

@@ -135,7 +135,6 @@ cdef class DemandTable(GroupTable):
         demand.tokens = filled
         if demand.withheld > 0:
             self.c_put_back(buffers, &demand)
-        demand.blocks += demand.copies
         return demand
 
     cdef bint c_is_simple(
@@ -172,29 +171,42 @@ cdef class DemandTable(GroupTable):
         cdef int32_t offset = start - last * self.block_size
         cdef GroupArrays *group = buffers.group.c.next
         demand.width = max(demand.width, need)
-        demand.blocks += max(0, need - self.rows[row].num_blocks)
-        for side in range(self.num_sides):
-            demand.blocks += max(0, need - self.sides[side].filled[row])
         if self.counts[i] > 0 and offset > 0:
             if not demand.has_looked:
                 self.c_withhold_sources(demand)
-            self.c_demand_copy(&buffers.group.c, i, self.c_table(row)[last], offset, demand)
-            for side in range(self.num_sides):
-                self.c_demand_copy(group, i, self.c_side_table(side, row)[last], offset, demand)
-                group = group.next
+        else:
+            last = -1       # begins no block, or writes nothing
+        self.c_demand_blocks(&buffers.group.c, i, self.rows[row].num_blocks, self.c_table(row), last, demand)
+        for side in range(self.num_sides):
+            self.c_demand_blocks(group, i, self.sides[side].filled[row], self.c_side_table(side, row), last, demand)
+            group = group.next
 
-    cdef void c_demand_copy(
-        self, GroupArrays *group, int32_t i, int32_t block, int32_t offset, Demand *demand
+    cdef void c_demand_blocks(
+        self, GroupArrays *group, int32_t i, int32_t have, const int32_t *table, int32_t last, Demand *demand
     ) noexcept nogil:
-        """Count a copy of the block that entry i goes on in at `offset`, where it may not be written."""
-        cdef BlockRecord *record = &self.pool.records[block]
-        if record.node != NO_NODE or record.refcount > 1 or self.reach[block] > offset:
-            record.refcount -= 1
-            self.reach[block] = <uint16_t>max(<int32_t>self.reach[block], offset)
-            group.copiers[group.num_copiers] = i
-            group.num_copiers += 1
-            demand.copies += 1
-            demand.withheld += 1
+        """Count what a group takes for entry i: blocks beyond those that it has, and a copy of the `last` one.
+
+        That is the one in whose middle the entry goes on, or -1; it is copied where it may not be written.
+        """
+        cdef Row *entry = &self.rows[self.named[i]]
+        cdef int32_t need = self.c_blocks_for(entry.end), start = entry.end - self.counts[i], offset, block
+        cdef BlockRecord *record
+        if last >= 0:
+            block = table[last]
+            record = &self.pool.records[block]
+            offset = start - last * self.block_size
+            if record.node != NO_NODE or record.refcount > 1 or self.reach[block] > offset:
+                record.refcount -= 1
+                self.reach[block] = <uint16_t>max(<int32_t>self.reach[block], offset)
+                group.copiers[group.num_copiers] = i
+                group.num_copiers += 1
+                demand.copies += 1
+                demand.withheld += 1
+                if entry.partial == start:      # the copy is the row's last block
+                    have -= 1
+                else:
+                    demand.blocks += 1
+        demand.blocks += max(0, need - have)
 
     cdef void c_withhold_sources(self, Demand *demand) noexcept nogil:
         """Take off what open steps hold of the blocks that they copied, and note how far their copiers stand."""

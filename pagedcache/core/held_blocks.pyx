@@ -214,7 +214,7 @@ cdef class HeldBlocks(VacantBlocks):
             node = self.records[block].node
             if self.index.blocks[<int32_t>node] != block:
                 continue        # of a side group, where any order is right
-            require(waiting.get(node, 0) == self.index.nodes[<int32_t>node].children,
+            require(waiting.get(node, 0) == self.index.c_count_children(node),
                     f"block {block} would be evicted before a block that continues it")
             parent = self.index.nodes[<int32_t>node].parent
             waiting[parent] = waiting.get(parent, 0) + 1

@@ -18,12 +18,20 @@ cdef extern from "siphash.h" nogil:
 
 cdef enum:
     LOOKAHEAD = 8       # tags computed, and their slots fetched, before the first is looked up
+    SIBLINGS = 16       # the newest children of a node, in which a head is looked for: a bound on what a lookup costs
 
 
 cdef struct Node:
     uint64_t tag        # keyed hash of every token from the start of the prompt to this block's last
     int32_t parent      # node of the block before, or NO_NODE; while vacant: the next vacant node
-    int32_t children    # nodes whose parent this is; a node with children is never removed
+    int32_t child       # newest node whose parent this is, or NO_NODE; a node with children is never removed
+    int32_t next        # the same parent's next older child, or NO_NODE
+    int32_t previous    # its next newer one, or NO_NODE
+
+
+cdef struct Head:       # what a prompt and one block have in common at their beginnings
+    int32_t tokens      # 0: nothing
+    int32_t block
 
 
 cdef class PrefixIndex:
@@ -31,7 +39,7 @@ cdef class PrefixIndex:
     cdef readonly int32_t num_nodes     # blocks that can be found
     cdef int32_t capacity               # most nodes: the pool's number of blocks
     cdef int32_t vacant                 # head of the list of vacant nodes
-    cdef Node *nodes                    # [capacity]
+    cdef Node *nodes                    # [-1 .. capacity - 1]; NO_NODE is the parent of all first blocks
     cdef int32_t *blocks                # [capacity] physical block of each node (of layer group 0): its anchor
     cdef int32_t num_sides              # layer groups beside group 0
     cdef int32_t *companions            # [capacity, num_sides] the node's blocks of those groups; 0: none
@@ -50,14 +58,18 @@ cdef class PrefixIndex:
     cdef uint64_t c_tag(self, int32_t parent) noexcept nogil
     cdef void c_prefetch_slot(self, int32_t node) noexcept nogil
     cdef int32_t c_find(self, int32_t parent, uint64_t tag, const int32_t *tokens, int32_t key) noexcept nogil
+    cdef Head c_find_head(self, int32_t parent, const int32_t *tokens, int32_t most, int32_t key) noexcept nogil
     cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block, int32_t key) noexcept nogil
     cdef void c_move(self, int32_t node, int32_t block) noexcept nogil
     cdef void c_remove(self, int32_t node) noexcept nogil
+    cdef void c_link(self, int32_t node) noexcept nogil
+    cdef void c_unlink(self, int32_t node) noexcept nogil
     cdef int32_t c_match(
         self, const int32_t *tokens, int32_t max_blocks, const RowKeys *keys, int32_t *blocks, int32_t *last
     ) noexcept nogil
     cdef int c_allow_keys(self) except -1
     cdef int32_t c_key(self, int32_t node) noexcept nogil
+    cdef int32_t c_count_children(self, int32_t node) noexcept nogil
     cpdef check(self)
 
     @cython.final

@@ -7,12 +7,16 @@ and the stored tokens. The parent was found in the same way, so that a match of
 any length is exact by induction and no collision can serve another prompt's K/V.
 
     slots   [ tag's upper half | node ]   linear probing, backward-shift delete, at most half full
-    nodes   { tag, parent, children }     vacant ones are chained through parent
-    blocks  node -> physical block        tokens: physical block -> its token ids
+    nodes   { tag, parent, child, next, previous }     vacant ones are chained through parent
+    blocks  node -> physical block                     tokens: physical block -> its token ids
 
 A parent outlives its children (the pool evicts tail first), so that a node number is never reused
 while a child names it. Probing stops after PROBE_LIMIT slots, or EQUAL_LIMIT of them with the same half tag,
 whatever the tags are: what finds no slot is not published.
+
+Where a prompt goes on with no whole block, the newest SIBLINGS children of the last one found are compared with it
+token by token, for the longest common head. They are a doubly linked list, the newest first, so that both ends of a
+child's life are O(1).
 """
 
 import os
@@ -66,7 +70,7 @@ cdef class PrefixIndex:
         self.tag_mask = 0 if tag_bits == 0 else EMPTY << (64 - tag_bits)
         self.secret.k0 = int.from_bytes(key[:8], "little")
         self.secret.k1 = int.from_bytes(key[8:], "little")
-        self.nodes = <Node *>malloc(num_blocks * sizeof(Node))
+        self.nodes = <Node *>malloc((<size_t>num_blocks + 1) * sizeof(Node))
         self.blocks = <int32_t *>malloc(num_blocks * sizeof(int32_t))
         self.tokens = <int32_t *>calloc((<size_t>num_blocks + 1) * block_size, sizeof(int32_t))
         self.slots = <uint64_t *>malloc(self.num_slots * sizeof(uint64_t))
@@ -75,12 +79,16 @@ cdef class PrefixIndex:
         if not (self.nodes and self.blocks and self.tokens and self.slots and self.companions):
             raise MemoryError(f"no memory for a prefix index of {num_blocks} blocks of {block_size} tokens")
         memset(self.slots, 0xFF, self.num_slots * sizeof(uint64_t))
+        self.nodes += 1
+        self.nodes[NO_NODE].tag = 0
+        self.nodes[NO_NODE].child = NO_NODE
         for node in range(num_blocks):
             self.nodes[node].parent = node + 1 if node + 1 < num_blocks else NO_NODE
         self.vacant = 0
 
     def __dealloc__(self):
-        free(self.nodes)
+        if self.nodes:
+            free(self.nodes - 1)
         free(self.blocks)
         free(self.companions)
         free(self.node_keys)
@@ -94,7 +102,7 @@ cdef class PrefixIndex:
     def nbytes(self):
         """Bytes held, without the stored token ids (those are 4 bytes per token of the pool)."""
         per_node = sizeof(Node) + sizeof(int32_t) * (self.num_sides + (1 if self.node_keys == NULL else 2))
-        return self.capacity * per_node + self.num_slots * sizeof(uint64_t)
+        return self.capacity * per_node + sizeof(Node) + self.num_slots * sizeof(uint64_t)
 
     cdef int c_allow_keys(self) except -1:
         """Make room for the nodes' keys; as long as none exists there is none."""
@@ -109,7 +117,7 @@ cdef class PrefixIndex:
 
     cdef uint64_t c_tag(self, int32_t parent) noexcept nogil:
         """Tag of a node; 0 before the first block."""
-        return 0 if parent == NO_NODE else self.nodes[parent].tag
+        return self.nodes[parent].tag
 
     cdef void c_prefetch_slot(self, int32_t node) noexcept nogil:
         prefetch(&self.slots[self.c_home(self.nodes[node].tag >> 32)])
@@ -137,6 +145,47 @@ cdef class PrefixIndex:
         cdef size_t start = <size_t>block * self.block_size
         return memcmp(self.tokens + start, tokens, self.block_size * sizeof(int32_t)) == 0
 
+    cdef Head c_find_head(self, int32_t parent, const int32_t *tokens, int32_t most, int32_t key) noexcept nogil:
+        """The block after `parent` with the longest beginning of `tokens`, at most `most` of them.
+
+        Whatever begins in the block is the same too: its key is. The newest of equals is taken, and of many children
+        the newest are looked at.
+        """
+        cdef Head best
+        cdef const int32_t *stored
+        cdef int32_t node = self.nodes[parent].child, same, _sibling
+        best.tokens, best.block = 0, ZERO_BLOCK
+        for _sibling in range(SIBLINGS):
+            if node == NO_NODE or best.tokens == most:
+                break
+            if self.c_key(node) == key:
+                stored = self.tokens + <size_t>self.blocks[node] * self.block_size
+                same = 0
+                while same < most and stored[same] == tokens[same]:
+                    same += 1
+                if same > best.tokens:
+                    best.tokens, best.block = same, self.blocks[node]
+            node = self.nodes[node].next
+        return best
+
+    cdef inline void c_link(self, int32_t node) noexcept nogil:
+        """Make the node the newest child of its parent."""
+        cdef Node *parent = &self.nodes[self.nodes[node].parent]
+        self.nodes[node].next = parent.child
+        self.nodes[node].previous = NO_NODE
+        if parent.child != NO_NODE:
+            self.nodes[parent.child].previous = node
+        parent.child = node
+
+    cdef inline void c_unlink(self, int32_t node) noexcept nogil:
+        cdef Node *entry = &self.nodes[node]
+        if entry.previous == NO_NODE:
+            self.nodes[entry.parent].child = entry.next
+        else:
+            self.nodes[entry.previous].next = entry.next
+        if entry.next != NO_NODE:
+            self.nodes[entry.next].previous = entry.previous
+
     cdef int32_t c_insert(self, int32_t parent, uint64_t tag, int32_t block, int32_t key) noexcept nogil:
         """Publish `block`, which holds its tokens already; NO_NODE beyond the limits of probing.
 
@@ -158,13 +207,12 @@ cdef class PrefixIndex:
         self.vacant = self.nodes[node].parent
         self.nodes[node].tag = tag
         self.nodes[node].parent = parent
-        self.nodes[node].children = 0
+        self.nodes[node].child = NO_NODE
+        self.c_link(node)
         self.blocks[node] = block
         if self.num_sides > 0:
             memset(self.companions + <size_t>node * self.num_sides, 0, self.num_sides * sizeof(int32_t))
         self.slots[i] = upper << 32 | <uint64_t>node
-        if parent != NO_NODE:
-            self.nodes[parent].children += 1
         if self.node_keys != NULL:
             self.node_keys[node] = key
             self.keys.c_hold(key)
@@ -193,8 +241,7 @@ cdef class PrefixIndex:
             self.slots[gap] = self.slots[i]
             gap = i
         self.slots[gap] = EMPTY
-        if self.nodes[node].parent != NO_NODE:
-            self.nodes[self.nodes[node].parent].children -= 1
+        self.c_unlink(node)
         if self.node_keys != NULL:
             self.keys.c_drop(self.node_keys[node])
         if self.log is not None:
@@ -248,6 +295,15 @@ cdef class PrefixIndex:
         last[0] = node
         return matched
 
+    cdef int32_t c_count_children(self, int32_t node) noexcept nogil:
+        """Nodes whose parent this is, or one more than there are nodes, where links go round; for audits."""
+        cdef int32_t children = 0
+        node = self.nodes[node].child
+        while node != NO_NODE and children <= self.num_nodes:
+            children += 1
+            node = self.nodes[node].next
+        return children
+
     def tags(self, tokens):
         """uint64 [n]: the tags of the full blocks of an int32 array, without keys; for tests and measurements."""
         cdef Int32s view = int32s_of(tokens, "tokens")
@@ -265,9 +321,9 @@ cdef class PrefixIndex:
     cpdef check(self):
         """Audit every invariant in O(slots); raises AssertionError naming the first that is broken."""
         cdef uint64_t i, tag
-        cdef int32_t node, parent, vacant = 0
+        cdef int32_t node, parent, previous, vacant = 0
         cdef const int32_t *tokens
-        cdef dict children = {}
+        cdef dict children = {NO_NODE: 0}
         cdef set live = set()
         for i in range(self.num_slots):
             if self.slots[i] == EMPTY:
@@ -276,17 +332,23 @@ cdef class PrefixIndex:
             require(0 <= node < self.capacity and node not in live, f"slot {i} names node {node} twice or wrongly")
             live.add(node)
             parent = self.nodes[node].parent
-            if parent != NO_NODE:
-                children[parent] = children.get(parent, 0) + 1
+            children[parent] = children.get(parent, 0) + 1
         require(len(live) == self.num_nodes, f"{len(live)} nodes in slots, {self.num_nodes} counted")
         for node in live:
             parent = self.nodes[node].parent
             require(parent == NO_NODE or parent in live, f"parent {parent} of node {node} is gone")
-            require(self.nodes[node].children == children.get(node, 0), f"children of node {node} miscounted")
+            previous = self.nodes[node].previous
+            require(
+                self.nodes[parent].child == node if previous == NO_NODE
+                else previous in live and self.nodes[previous].next == node,
+                f"node {node} is not among the children of node {parent}"
+            )
             tokens = self.tokens + <size_t>self.blocks[node] * self.block_size
             tag = self.c_next_tag(self.c_tag(parent), tokens, self.c_key(node))
             require(tag == self.nodes[node].tag, f"tokens of published block {self.blocks[node]} have changed")
             require(self.c_find(parent, tag, tokens, self.c_key(node)) == node, f"node {node} is not found")
+        for node in (*live, NO_NODE):
+            require(self.c_count_children(node) == children.get(node, 0), f"children of node {node} miscounted")
         node = self.vacant
         while node != NO_NODE:
             require(node not in live and vacant < self.capacity, f"node {node} is both live and vacant")

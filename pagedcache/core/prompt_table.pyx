@@ -6,9 +6,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from pagedcache.core.arguments cimport (
     Int32s, new_int8s, new_int32s, new_int64s, own_counts, token_lists
 )
-from pagedcache.core.commit_table cimport CommitTable
-from pagedcache.core.key_table cimport RowKeysHolder
-from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
+from pagedcache.core.hit_table cimport Hit, HitTable, Prompt
+from pagedcache.core.key_table cimport RowKeys, RowKeysHolder
 
 from pagedcache.core.arguments import bounded_int
 from pagedcache.core.results import Admission
@@ -44,15 +43,16 @@ cdef list key_starts(namespace, keys, int32_t block_size, list prompts):
 
 
 @cython.no_gc_clear
-cdef class PromptTable(CommitTable):
+cdef class PromptTable(HitTable):
     """The verbs that take prompts; see SequenceTable."""
 
     def admit(self, prompts, *, namespace=None, keys=None, reserve=0, pads=None, priority=0):
         """Match, pin and allot, prompt by prompt.
 
         Each prompt gets a handle and blocks for its pads, its tokens and `reserve` more, sharing the
-        published blocks of its longest known prefix; or nothing. At most
-        ``(length - 1) // block_size`` blocks are shared, so that a token is left to compute.
+        published blocks of its longest known prefix; or nothing. Where no block goes on with the prompt, one that
+        begins as it does is shared as well: a *partial hit*. It is copied at the first write, into a block that admit
+        has taken for it, and given back when that step closes. At least one token is left to compute.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ cdef class PromptTable(CommitTable):
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
                     status[i] = NEVER_FITS
-            self.c_widen(widest)
+            self.c_widen(widest + 1)    # one for the copy of a partial hit
             holders = self.c_holders(starts, namespace)     # after what can raise: they must go within the section
             for i in range(n):
                 if waiting:
@@ -134,94 +134,35 @@ cdef class PromptTable(CommitTable):
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil:
         """One prompt into a row; status ADMITTED or, with nothing changed, NOT_NOW."""
         cdef int32_t total = self.c_blocks_for(<int32_t>(prompt.pad + prompt.length + prompt.reserve))
-        cdef int32_t hits = 0, last = NO_NODE, row, side, idle
-        cdef int64_t wanted = total
-        cdef int32_t *table
+        cdef int32_t row, side
+        cdef Hit hit
         status[0] = NOT_NOW
         if self.num_vacant == 0:
             return -1
         # The row is still vacant, its table may serve as scratch.
-        table = self.c_table(self.vacant[self.num_vacant - 1])
-        if prompt.pad == 0 and prompt.length > 1:
-            hits = self.index.c_match(
-                prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, table, &last
-            )
-        if self.num_sides > 0:
-            hits = self.c_serve(table, hits, total)
-            last = NO_NODE if hits == 0 else self.pool.records[table[hits - 1]].node
-        for side in range(self.num_sides):
-            wanted += self.c_side_target(side, total, hits, <int32_t>prompt.pad) - hits
-        wanted -= hits
-        self.c_count_hits(table, hits, &idle)
-        if wanted > self.pool.c_usable() - idle:
+        hit = self.c_hit(prompt, total, self.c_table(self.vacant[self.num_vacant - 1]))
+        if hit.wanted > self.pool.c_usable() - hit.idle:
             return -1
         row = self.c_open_row()
         self.rows[row].level = <uint8_t>prompt.level
-        self.c_pin_hits(row, hits)          # before anything is evicted for the rest
-        self.pool.c_make_vacant(<int32_t>wanted)
-        self.rows[row].num_blocks = hits
-        self.rows[row].num_published = hits
-        self.rows[row].node = last
+        self.c_pin(row, &hit)               # before anything is evicted for the rest
+        self.pool.c_make_vacant(<int32_t>hit.wanted)
+        self.rows[row].num_blocks = hit.blocks
+        self.rows[row].num_published = hit.blocks
+        self.rows[row].node = hit.node
         self.rows[row].pad = <int32_t>prompt.pad
         self.rows[row].publishes = prompt.pad == 0
         self.rows[row].keys = self.keys.c_share(<RowKeys *>prompt.keys)
-        self.rows[row].position = <int32_t>prompt.pad + hits * self.block_size
-        self.rows[row].end = self.rows[row].position
+        self.c_place(row, <int32_t>prompt.pad + hit.blocks * self.block_size + hit.head.tokens)
         self.c_append_blocks(row, total)
         for side in range(self.num_sides):
-            self.c_append_side(side, row, self.c_side_target(side, total, hits, <int32_t>prompt.pad))
+            self.c_append_side(side, row, self.c_side_target(side, total, hit.blocks, <int32_t>prompt.pad))
+        if hit.head.tokens > 0:
+            self.c_share_head(row, &hit)
         self.query_tokens += prompt.length
-        self.hit_tokens += hits * self.block_size
+        self.hit_tokens += self.rows[row].position - prompt.pad
         status[0] = ADMITTED
         return row
-
-    cdef int32_t c_serve(self, const int32_t *table, int32_t hits, int32_t total) noexcept nogil:
-        """The longest hit of at most `hits` blocks that a prompt of `total` blocks can have.
-
-        None, where windows would hold more than there is: what they find, and what admit promises beyond it.
-        """
-        cdef int32_t side, idle
-        cdef int64_t held
-        hits = self.c_common_hits(table, hits)
-        held = total - hits + self.c_count_hits(table, hits, &idle)
-        for side in range(self.num_sides):
-            held += self.c_side_target(side, total, hits, 0) - hits
-        return hits if held <= self.pool.num_blocks else 0
-
-    cdef int32_t c_count_hits(self, const int32_t *table, int32_t hits, int32_t *idle) noexcept nogil:
-        """Blocks that a hit of so many entries takes in all groups, and how many of them are idle."""
-        cdef int32_t side, j, block, count = hits
-        idle[0] = 0
-        for j in range(hits):
-            idle[0] += self.pool.records[table[j]].refcount == 0
-        for side in range(self.num_sides):
-            for j in range(hits):
-                if self.c_is_wanted(side, hits, j):
-                    block = self.index.c_companion(self.pool.records[table[j]].node, side)
-                    idle[0] += self.pool.records[block].refcount == 0
-                    count += 1
-        return count
-
-    cdef void c_pin_hits(self, int32_t row, int32_t hits) noexcept nogil:
-        """Take the blocks of a hit for the row, whose table names those of group 0."""
-        cdef int32_t side, j, level = self.rows[row].level
-        cdef int32_t *table = self.c_table(row)
-        cdef int32_t *entries
-        for j in range(hits):
-            self.pool.c_incref(table[j])
-            if level > 0:
-                self.pool.policy.c_raise(table[j], level)
-        for side in range(self.num_sides):
-            entries = self.c_side_table(side, row)
-            for j in range(hits):
-                entries[j] = ZERO_BLOCK
-                if self.c_is_wanted(side, hits, j):
-                    entries[j] = self.index.c_companion(self.pool.records[table[j]].node, side)
-                    self.pool.c_incref(entries[j])
-                    if level > 0:
-                        self.pool.policy.c_raise(entries[j], level)
-            self.sides[side].filled[row] = hits
-            self.sides[side].first[row] = self.c_needed_from(side, hits)
 
     def match(self, prompts, *, namespace=None, keys=None, by_group=False):
         """What admit would call cached for each prompt alone, called now; changes nothing.
@@ -237,34 +178,49 @@ cdef class PromptTable(CommitTable):
         -------
         int32 [n], or [n, groups]
             Leading tokens of each prompt whose K/V is there; 0 for a prompt that never fits.
+
+        Notes
+        -----
+        A partial hit holds a block more. Where the pool is short of just that one, whole blocks are found; with a
+        `reserve` that comes sooner. `by_group` tells of whole blocks only.
         """
         cdef list given = token_lists(prompts, "prompts"), holders
         cdef list starts = key_starts(namespace, keys, self.block_size, given)
         cdef Py_ssize_t i
         cdef Int32s tokens
         cdef bint each = by_group
-        cdef int32_t last, hits, side, groups = self.num_sides + 1 if each else 1
+        cdef int32_t last, hits, total, side, groups = self.num_sides + 1 if each else 1
+        cdef Prompt prompt
+        cdef Hit hit
         cdef int32_t *blocks
         cdef int32_t *cached
+        prompt.pad = prompt.reserve = prompt.level = 0
         scratch = new_int32s(self.pool.num_blocks, &blocks)
         lengths = new_int32s(len(given) * groups, &cached)
         with cython.critical_section(self.pool):
             holders = self.c_holders(starts, namespace)
             for i in range(len(given)):
                 tokens = given[i]
-                hits = 0
-                if (1 < tokens.n <= self.max_length
-                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>tokens.n), 0) <= self.pool.num_blocks):
-                    hits = self.index.c_match(
-                        tokens.data, <int32_t>((tokens.n - 1) // self.block_size),
-                        NULL if holders is None else (<RowKeysHolder>holders[i]).keys, blocks, &last
-                    )
+                prompt.tokens = tokens.data
+                prompt.length = tokens.n
+                prompt.keys = NULL if holders is None else (<RowKeysHolder>holders[i]).keys
+                if tokens.n > self.max_length:
+                    prompt.length = 0
+                total = self.c_blocks_for(<int32_t>prompt.length)
+                if self.c_blocks_of_row(total, 0) > self.pool.num_blocks:
+                    prompt.length = 0
                 if each:
+                    hits = 0
+                    if prompt.length > 1:
+                        hits = self.index.c_match(
+                            prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, blocks, &last
+                        )
                     cached[i * groups] = hits * self.block_size
                     for side in range(self.num_sides):
                         cached[i * groups + side + 1] = self.c_side_hits(side, blocks, hits) * self.block_size
                 else:
-                    cached[i] = self.c_serve(blocks, hits, self.c_blocks_for(<int32_t>tokens.n)) * self.block_size
+                    hit = self.c_hit(&prompt, total, blocks)
+                    cached[i] = hit.blocks * self.block_size + hit.head.tokens
             holders = None
         del scratch
         return lengths.reshape(-1, groups) if each else lengths

@@ -41,6 +41,7 @@ cdef struct Row:            # 64 bytes: a cache line
     int32_t num_published   # leading blocks that are index nodes
     int32_t pad             # leading positions that are never visible
     int32_t holds           # open steps that name the row
+    int32_t partial         # position within a block where a hit ended, whose copy the last block is for; 0: none
     uint8_t state
     uint8_t publishes       # full blocks go to the index: no pads, all tokens known
     uint8_t level           # priority of its published blocks, for the eviction policy
@@ -103,6 +104,7 @@ cdef class RowTable:
     cdef size_t c_side_entries(self) noexcept nogil
     cdef size_t c_table_entries(self, int32_t pitch) noexcept nogil
     cdef int c_widen(self, int32_t blocks) except -1
+    cdef int32_t c_widest(self) noexcept nogil
     cdef int32_t c_new_call(self, Py_ssize_t n) noexcept nogil
     cdef int c_refuse(self, int64_t handle, int32_t i) except -1
     cdef Py_ssize_t c_name(self, Int64s ids, Naming naming) except -1
@@ -138,6 +140,13 @@ cdef class RowTable:
     @cython.final
     cdef inline int32_t c_blocks_for(self, int32_t positions) noexcept nogil:
         return self.c_block_of(positions + self.block_size - 1)
+
+    @cython.final
+    cdef inline void c_place(self, int32_t row, int32_t position) noexcept nogil:
+        """The row, which no open step names, goes on from `position`; no block waits to be a copy."""
+        self.rows[row].position = position
+        self.rows[row].end = position
+        self.rows[row].partial = 0
 
     @cython.final
     cdef inline int32_t *c_shown(self, int32_t buffers) noexcept nogil:

@@ -6,6 +6,9 @@
              |________|  |__ allotted: taken by admit, beyond the position
              published: index nodes, read-only, shared with every other sequence of that prefix
 
+    row    [ b0 b1 b2 B  b4 b3 ]           B: a published block of which only the head is this sequence's (`partial`);
+                                           b3 is allotted behind the others, until it becomes the copy of B
+
 Blocks are dropped tail first, always, so that the least recently used list never holds a block
 behind one that continues it. Entries beyond num_blocks are not read.
 """
@@ -53,7 +56,7 @@ cdef class RowTable:
         self.index = PrefixIndex(
             pool.num_blocks, self.block_size, self.keys, num_sides=self.num_sides, tag_bits=tag_bits
         )
-        self.pitch = min(FIRST_PITCH, self.c_blocks_for(self.max_length))
+        self.pitch = min(FIRST_PITCH, self.c_widest())
         self.row_memory = calloc(self.max_sequences + <size_t>1, sizeof(Row))
         # Aligned so that a row is one cache line.
         self.rows = <Row *>((<size_t>self.row_memory + sizeof(Row) - 1) // sizeof(Row) * sizeof(Row))
@@ -150,7 +153,7 @@ cdef class RowTable:
         cdef int32_t *tables
         if blocks <= pitch:
             return 0
-        pitch = min(max(2 * pitch, blocks), self.c_blocks_for(self.max_length))
+        pitch = min(max(2 * pitch, blocks), self.c_widest())
         tables = <int32_t *>calloc(self.c_table_entries(pitch), sizeof(int32_t))
         if not tables:
             raise MemoryError(f"no memory for {self.max_sequences} block tables of {pitch} entries")
@@ -160,6 +163,10 @@ cdef class RowTable:
         self.tables = tables
         self.pitch = pitch
         return 0
+
+    cdef int32_t c_widest(self) noexcept nogil:
+        """Most entries of a table row: one more than a sequence has blocks, for the copy of a partial hit."""
+        return self.c_blocks_for(self.max_length) + 1
 
     cdef int32_t c_new_call(self, Py_ssize_t n) noexcept nogil:
         """Begin to name rows; how many of n ids to look at until one must be wrong or named twice."""
@@ -212,8 +219,7 @@ cdef class RowTable:
         row = self.vacant[self.num_vacant]
         self.rows[row].state = LIVE
         self.rows[row].pad = 0
-        self.rows[row].position = 0
-        self.rows[row].end = 0
+        self.c_place(row, 0)
         self.rows[row].num_blocks = 0
         self.rows[row].node = NO_NODE
         self.rows[row].num_published = 0
@@ -321,6 +327,8 @@ cdef class RowTable:
                         f"entry {j} of row {row} is not the published block of its prefix")
                 node = self.index.nodes[node].parent
             require(node == NO_NODE, f"row {row} has published {entry.num_published} blocks, its prefix is longer")
+            require(entry.partial == 0 or entry.partial != entry.end or self.c_blocks_for(entry.end) < entry.num_blocks,
+                    f"row {row} has no block for the copy of what it shares up to {entry.partial}")
             for j in range(self.c_blocks_for(entry.end), entry.num_blocks if entry.state != SWAPPED else 0):
                 require(self.c_is_writable(self.c_table(row)[j]), f"allotted block {self.c_table(row)[j]} is shared")
         require(live == self.num_sequences, f"{live} live rows, {self.num_sequences} counted")

@@ -97,8 +97,7 @@ cdef class SequenceTable(ShareTable):
                 usable += self.c_drop_blocks(row, self.c_blocks_for(cut))
                 self.c_unpublish_row(row, self.c_block_of(cut))
                 self.rows[row].publishes = self.rows[row].publishes and self.c_is_settled(row, cut)
-                self.rows[row].position = cut
-                self.rows[row].end = cut
+                self.c_place(row, cut)
         return usable
 
     def release(self, ids):

@@ -82,8 +82,7 @@ cdef class ShareTable(CompactTable):
             self.sides[side].filled[child] = blocks
             self.sides[side].first[child] = self.sides[side].first[row]
         self.rows[child].num_blocks = blocks
-        self.rows[child].position = cut
-        self.rows[child].end = cut
+        self.c_place(child, cut)
         self.rows[child].pad = self.rows[row].pad
         self.rows[child].keys = self.keys.c_share(self.rows[row].keys)
         self.rows[child].level = self.rows[row].level
@@ -184,8 +183,7 @@ cdef class ShareTable(CompactTable):
                 self.sides[side].filled[row] = blocks
                 self.sides[side].first[row] = first[side * n + parents[i]]
             self.rows[row].num_blocks = blocks
-            self.rows[row].position = former[parents[i]].position
-            self.rows[row].end = former[parents[i]].position
+            self.c_place(row, former[parents[i]].position)
             self.rows[row].pad = former[parents[i]].pad
             self.rows[row].node = former[parents[i]].node
             self.rows[row].num_published = former[parents[i]].num_published

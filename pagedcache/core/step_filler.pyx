@@ -117,11 +117,17 @@ cdef class StepFiller(DemandTable):
         """
         cdef int32_t row = self.named[i]
         cdef int32_t *table = self.c_side_table(side, row)
-        cdef int32_t j = self.c_block_of(buffers.c.kv_lens[i] - self.counts[i])
+        cdef int32_t *have = &self.rows[row].num_blocks if side < 0 else &self.sides[side].filled[row]
+        cdef int32_t start = buffers.c.kv_lens[i] - self.counts[i]
+        cdef int32_t j = self.c_block_of(start)
         cdef int32_t source = table[j]
         cdef int32_t copy
         cdef size_t size = self.block_size
-        self.pool.c_take(table[j - 1] if j > 0 else ZERO_BLOCK, 1, &copy)
+        if self.rows[row].partial == start:
+            have[0] -= 1
+            copy = table[have[0]]
+        else:
+            self.pool.c_take(table[j - 1] if j > 0 else ZERO_BLOCK, 1, &copy)
         memcpy(self.index.tokens + copy * size, self.index.tokens + source * size, size * sizeof(int32_t))
         table[j] = copy
         if side < 0:

@@ -257,11 +257,19 @@ cdef class StepTable(StepFiller):
         """Give the rows, whose ends are back, their source blocks again."""
         cdef GroupArrays *group = &buffers.group.c
         cdef int32_t pair, row, side = -1
+        cdef int32_t *table
+        cdef int32_t *have
         while group != NULL:
             for pair in range(group.num_copies - 1, -1, -1):
                 row = buffers.c.held_rows[group.copiers[pair]]
-                self.pool.c_decref(group.copies[2 * pair + 1])
-                self.c_side_table(side, row)[self.c_block_of(self.rows[row].end)] = group.copies[2 * pair]
+                table = self.c_side_table(side, row)
+                have = &self.rows[row].num_blocks if side < 0 else &self.sides[side].filled[row]
+                if self.rows[row].partial == self.rows[row].end:    # behind the others it waits again
+                    table[have[0]] = group.copies[2 * pair + 1]
+                    have[0] += 1
+                else:
+                    self.pool.c_decref(group.copies[2 * pair + 1])
+                table[self.c_block_of(self.rows[row].end)] = group.copies[2 * pair]
                 self.num_copies -= 1
             group.num_copies = 0
             side += 1

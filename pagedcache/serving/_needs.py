@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pagedcache.cache import KVCache
 from pagedcache.errors import OutOfBlocks, OutOfSequences
 
@@ -27,6 +30,17 @@ class Room(NamedTuple):
 def room_in(cache: KVCache) -> Room:
     """Return what is free."""
     return Room(cache.pool.num_free, cache.sequences.max_sequences - cache.sequences.num_sequences)
+
+
+def without_head(cache: KVCache, ids: NDArray[np.int64], found: int) -> int:
+    """Give up what an admission found of a block that it does not share whole; return what is left of `found`.
+
+    Until its first step closes, a sequence holds that block beside all that it was promised.
+    """
+    whole = found - found % cache.spec.block_size
+    if whole < found:
+        cache.truncate(ids, [whole])
+    return whole
 
 
 def needs_of(

@@ -26,7 +26,7 @@ from pagedcache.cache import KVCache
 from pagedcache.core import AdmitStatus
 from pagedcache.errors import OutOfBlocks
 from pagedcache.serving._line import Line
-from pagedcache.serving._needs import room_in
+from pagedcache.serving._needs import room_in, without_head
 from pagedcache.serving._rows import Rows, Sequence
 from pagedcache.serving.drafting import Drafter
 from pagedcache.serving.requests import Request
@@ -238,6 +238,7 @@ class Scheduler:
         if admission.status[0] != AdmitStatus.ADMITTED:
             return False
         found = int(admission.cached[0])
+        found = without_head(self._cache, admission.ids, found) if promised else found
         self.waiting.take(sequence)
         self.add(sequence, int(admission.ids[0]), tokens, found)
         sequence.tokens = None

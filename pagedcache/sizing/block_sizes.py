@@ -32,7 +32,7 @@ class BlockSizeCost:
     block_size: int  # tokens
     unused: float  # share of the slots held, when every sequence has its full length
     bookkeeping: float  # bytes of tables, records and index, as a share of the bytes of K and V held
-    reuse_lost: float  # share of the tokens that a token-exact prefix cache would find, and full blocks do not
+    reuse_lost: float  # share of what a token-exact prefix cache would find; only full blocks are published
     speed: float | None = None  # of decode attention, as a share of the fastest block size's
 
     @property

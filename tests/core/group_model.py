@@ -39,12 +39,12 @@ class Sequence:
     def position(self) -> int:
         return self.pad + len(self.tokens)
 
-    def slide(self, sides: list[Side], block_size: int) -> None:
-        """Blocks that no query at the position sees are released."""
+    def slide(self, sides: list[Side], block_size: int, position: int) -> None:
+        """Blocks that no query at the position, or behind it, sees are released."""
         for g, side in enumerate(sides):
             if side[0] is None:
                 continue
-            self.first[g] = max(self.first[g], lowest_seen(side, self.position, self.pad) // block_size)
+            self.first[g] = max(self.first[g], lowest_seen(side, position, self.pad) // block_size)
 
     def lowest_cut(self, sides: list[Side], block_size: int) -> int:
         """The lowest position at which every group has what a query there sees."""

@@ -5,8 +5,10 @@ gone since then waits for the current fence.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import takewhile
 from typing import NamedTuple
 
 from pagedcache.keys import Key, Namespace, block_keys
@@ -19,6 +21,11 @@ Prefix = tuple[bytes, tuple[tuple[bytes, tuple[int, ...]], ...]]  # namespace; p
 def framed(keys: tuple[Key, ...], block_size: int) -> dict[int, bytes]:
     """What begins in which block, as the bytes that tell blocks of equal tokens apart."""
     return {key.block: key.frame for key in block_keys(None, keys, block_size, 2**30)}
+
+
+def agreeing(one: Iterable[int], other: Iterable[int]) -> int:
+    """Leading entries that are the same in both."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 class About(NamedTuple):
@@ -40,6 +47,7 @@ class Row:
     pad: int = 0  # left positions that are never visible
     publishes: bool = True  # False: padded, cut within its keys, reset, or a commit without tokens
     away: bool = False  # swapped out
+    partial: int = 0  # where a hit ended within a block, for whose copy the last block is; 0: nowhere
 
     @property
     def position(self) -> int:
@@ -51,6 +59,7 @@ class Copy(NamedTuple):
     position: int  # where the row goes on
     logical: int
     source: int  # held until the step closes
+    is_own: bool  # into a block that admit had taken for it
 
 
 @dataclass

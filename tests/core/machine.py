@@ -136,9 +136,8 @@ class CacheMachine(RuleBasedStateMachine):
         prompts, abouts = [], []
         for _ in range(rng.randint(rng.random() > 0.1, most)):
             about, base = rng.choice(known)
-            prompt = base[: rng.randint(0, len(base)) if rng.random() < 0.3 else None] + self.tokens(
-                rng, 2 * self.bs + 1
-            )
+            cut = rng.choice([len(base), len(base), rng.randint(0, len(base)), max(0, len(base) - self.bs // 2)])
+            prompt = base[:cut] + self.tokens(rng, 2 * self.bs + 1)
             prompts.append(prompt)
             abouts.append(About(namespace, self.keys(rng, about.keys, len(prompt))))
         keys = [about.keys or None for about in abouts]
@@ -152,21 +151,21 @@ class CacheMachine(RuleBasedStateMachine):
         )
         for prompt, about, cached in zip(prompts, abouts, self.table.match(prompts, **told).tolist(), strict=True):
             fits = self.model.expect_admit(about, prompt, 0, 0)[0] != NEVER_FITS
-            assert cached == (len(self.model.hits(about, prompt)) * self.bs if fits else 0)
+            assert cached == (self.model.shares(about, prompt, self.model.span(len(prompt)))[1] if fits else 0)
         self.say("admit", [], prompts, reserve, pads, told)
         told |= {"reserve": reserve, "pads": pads if any(pads) else None, "priority": rng.randrange(self.levels)}
         got = self.table.admit(prompts, **told)
         waiting = False
         for i, (prompt, about, pad) in enumerate(zip(prompts, abouts, pads, strict=True)):
-            status, found = self.model.expect_admit(about, prompt, pad, reserve)
-            status, found = (NOT_NOW, []) if waiting else (status, found)
+            status, found, cached = self.model.expect_admit(about, prompt, pad, reserve)
+            status, found, cached = (NOT_NOW, [], 0) if waiting else (status, found, cached)
             self.short = waiting = status == NOT_NOW
-            assert (int(got.status[i]), int(got.cached[i])) == (status, len(found) * self.bs)
+            assert (int(got.status[i]), int(got.cached[i])) == (status, cached)
             assert (got.ids[i] == -1) == (status != ADMITTED)
             if status == ADMITTED:
                 sid = int(got.ids[i])
                 assert sid not in self.model.rows and sid not in self.stale
-                self.model.admitted(sid, about, prompt, pad, reserve, found)
+                self.model.admitted(sid, about, prompt, pad, reserve, found, cached)
                 self.prompts[sid] = prompt
 
     def pin(self, rng):

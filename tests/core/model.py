@@ -7,11 +7,12 @@ the ids of new blocks are read back through ``read``; everything else is predict
 
 from collections.abc import Callable, Iterable, Sequence
 
-from holdings import AWAY, About, Copy, Holdings, OpenStep, Prefix, Row, framed
+from holdings import AWAY, About, Copy, Holdings, OpenStep, Prefix, Row, agreeing, framed
 
 __all__ = ["ADMITTED", "AWAY", "NEVER_FITS", "NOT_NOW", "About", "Model", "Prefix", "framed"]
 
 ADMITTED, NOT_NOW, NEVER_FITS = 0, 1, 2
+SIBLINGS = 16  # blocks after the same prefix that a head is looked for in
 
 
 class Model(Holdings):
@@ -43,6 +44,31 @@ class Model(Holdings):
                 break
             found.append(block)
         return found
+
+    def head(self, about: About, prompt: Sequence[int], blocks: int) -> tuple[int, int]:
+        """How many tokens of the block after the first `blocks` ones a prompt finds, and where."""
+        start, (border, before) = blocks * self.block_size, self.prefix(about, prompt, blocks)
+        begins, wanted = framed(about.keys, self.block_size).get(blocks, b""), prompt[start:-1][: self.block_size - 1]
+        siblings = [p for p in self.published if p[1][:-1] == before and (p[0] == border or not before)]
+        best = 0, 0
+        for prefix in siblings[: -SIBLINGS - 1 : -1]:  # the newest first
+            frame, tokens = prefix[1][-1]
+            if (prefix[0], frame) == (border, begins):
+                same = agreeing(wanted, tokens)
+                best = (same, self.published[prefix]) if same > best[0] else best
+        return best
+
+    def shares(self, about: About, prompt: Sequence[int], total: int) -> tuple[list[int], int]:
+        """Blocks that a prompt finds which needs `total`, the last one perhaps in part; and the tokens there.
+
+        A block that is shared in part is held beside its own; short of just that one, it does with whole blocks.
+        """
+        found = self.hits(about, prompt)
+        tokens, block = self.head(about, prompt, len(found))
+        is_short = total - len(found) == self.free() - len(set(found) - self.used()) and block not in self.used()
+        if not tokens or is_short:
+            return found, len(found) * self.block_size
+        return [*found, block], len(found) * self.block_size + tokens
 
     def idle(self) -> set[int]:
         return set(self.published.values()) - self.used()
@@ -92,17 +118,23 @@ class Model(Holdings):
 
     # ---- sequences
 
-    def expect_admit(self, about: About, prompt: Sequence[int], pad: int, reserve: int) -> tuple[int, list[int]]:
-        length, found = pad + len(prompt) + reserve, [] if pad else self.hits(about, prompt)
+    def expect_admit(self, about: About, prompt: Sequence[int], pad: int, reserve: int) -> tuple[int, list[int], int]:
+        """Status, blocks shared, tokens cached."""
+        length = pad + len(prompt) + reserve
         if length > self.max_length or self.span(length) > self.num_blocks:
-            return NEVER_FITS, []
-        if self.free_rows() < 1 or self.span(length) - len(self.used() & set(found)) > self.free():
-            return NOT_NOW, []
-        return ADMITTED, found
+            return NEVER_FITS, [], 0
+        found, cached = ([], 0) if pad else self.shares(about, prompt, self.span(length))
+        total = self.span(length) + (cached % self.block_size > 0)
+        if self.free_rows() < 1 or total - len(self.used() & set(found)) > self.free():
+            return NOT_NOW, [], 0
+        return ADMITTED, found, cached
 
-    def admitted(self, sid: int, about: About, prompt: list[int], pad: int, reserve: int, found: list[int]) -> None:
-        total = self.span(len(prompt) + pad + reserve)
-        row = self.rows[sid] = Row(about, prompt[: len(found) * self.block_size], found, pad, not pad)
+    def admitted(
+        self, sid: int, about: About, prompt: list[int], pad: int, reserve: int, found: list[int], cached: int
+    ) -> None:
+        partial = cached if cached % self.block_size else 0
+        total = self.span(len(prompt) + pad + reserve) + (partial > 0)
+        row = self.rows[sid] = Row(about, prompt[:cached], found, pad, not pad, partial=partial)
         expected = self.may_evict(total - len(found))
         self.take(row, sid, total)
         assert self.evictions == expected, "evicted more than it had to"
@@ -168,14 +200,19 @@ class Model(Holdings):
             furthest[copy.source] = max(copy.position, furthest.get(copy.source, 0))
         for sid, n in zip(ids, counts, strict=True):
             row, end = self.rows[sid], self.end(sid)
+            have = len(row.blocks)
             if n and end % self.block_size:
                 tail = row.blocks[end // self.block_size]
                 if count[tail] > 1 or tail in published or end < furthest.get(tail, 0):
                     copies.append(sid)
                     furthest[tail] = max(end, furthest.get(tail, 0))
                     count[tail] -= 1
-            need += max(0, self.span(end + n) - len(row.blocks))
-        return copies, need + len(copies)
+                    if row.partial == end:  # the copy is its last block
+                        have -= 1
+                    else:
+                        need += 1
+            need += max(0, self.span(end + n) - have)
+        return copies, need
 
     def extend(self, ids: Sequence[int], news: Sequence[list[int]]) -> list[tuple[int, int]]:
         """Open a step; the copies (source, destination) it must have."""
@@ -184,11 +221,16 @@ class Model(Holdings):
         step, ends = OpenStep(self.serial, dict(zip(ids, news, strict=True))), {sid: self.end(sid) for sid in ids}
         for sid in copies:  # sources first: they stay in use until the step closes
             at = ends[sid] // self.block_size
-            step.copies.append(Copy(sid, ends[sid], at, self.rows[sid].blocks[at]))
+            is_own = self.rows[sid].partial == ends[sid]
+            step.copies.append(Copy(sid, ends[sid], at, self.rows[sid].blocks[at], is_own))
         self.steps.append(step)
+        for copy in step.copies:
+            if copy.is_own:
+                blocks = self.rows[copy.sid].blocks
+                blocks[copy.logical] = blocks.pop()
         for sid, new in step.new.items():
             row = self.rows[sid]
-            had, at = len(row.blocks), [copy.logical for copy in step.copies if copy.sid == sid]
+            had, at = len(row.blocks), [copy.logical for copy in step.copies if copy.sid == sid and not copy.is_own]
             self.take(row, sid, max(had, self.span(ends[sid] + len(new))), at)
             step.appended[sid] = len(row.blocks) - had
         assert self.evictions == expected, "evicted more than it had to"
@@ -199,6 +241,9 @@ class Model(Holdings):
         """Close the oldest step, keeping of its tokens those named; the number of blocks that it newly publishes."""
         step, published = self.steps.pop(0), 0
         self.used()  # sources of copies are let go first, though a row may take one back below
+        for copy in step.copies:
+            if copy.sid in self.rows:
+                self.rows[copy.sid].partial = 0
         for sid, new in step.new.items():
             if (row := self.rows.get(sid)) is None or not new:
                 continue
@@ -231,7 +276,9 @@ class Model(Holdings):
             row = self.rows.get(sid) or self.doomed[sid]
             row.blocks = row.blocks[: len(row.blocks) - step.appended[sid]]
         for copy in step.copies:
-            (self.rows.get(copy.sid) or self.doomed[copy.sid]).blocks[copy.logical] = copy.source
+            blocks = (self.rows.get(copy.sid) or self.doomed[copy.sid]).blocks
+            blocks += blocks[copy.logical : copy.logical + copy.is_own]
+            blocks[copy.logical] = copy.source
         self.copies -= len(step.copies)
         self.close()
 

@@ -187,8 +187,8 @@ def test_rows_of_keys_pass_their_keys_on(make):
     a, b = prefill(table, [1] * 6, keys=keyed), prefill(table, [1] * 6)
     table.reorder([a, b], [1, 0])
     feed(table, [a, b], [[2, 2], [3, 3]])
-    assert table.match([[1] * 6 + [2, 2, 0], [1] * 6 + [3, 3, 0]]).tolist() == [8, 4]
-    assert table.match([[1] * 6 + [2, 2, 0], [1] * 6 + [3, 3, 0]], keys=keyed * 2).tolist() == [4, 8]
+    assert table.match([[1] * 6 + [2, 2, 0], [1] * 6 + [3, 3, 0]]).tolist() == [8, 6]
+    assert table.match([[1] * 6 + [2, 2, 0], [1] * 6 + [3, 3, 0]], keys=keyed * 2).tolist() == [6, 8]
 
 
 @pytest.mark.parametrize("bad", [-1, 2, 2**31 - 1, 2**31, -(2**63), 2**64])

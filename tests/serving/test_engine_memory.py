@@ -52,7 +52,21 @@ def test_prefixes_are_shared_or_not(engine_of, cache_of, alone, share):
         requests = [engine.submit(PROMPTS[1], max_tokens=20) for _ in range(3)]
         engine.run()
         assert tokens_of(requests) == 3 * alone(PROMPTS[1])
-    assert [request.found_tokens for request in requests] == [36 * share] * 3
+    assert [request.found_tokens for request in requests] == [39 * share] * 3
+
+
+def test_a_partial_hit_takes_no_block_that_was_promised(engine_of, cache_of):
+    """Two requests are promised two blocks each of four; the second finds the head of an idle one."""
+    cache = cache_of(num_blocks=4)
+    engine = engine_of(cache, preemption="never")
+    engine.submit(list(range(8)), max_tokens=1)
+    engine.run()
+    engine.submit([9] * 4, max_tokens=5)
+    engine.step()
+    second = engine.submit(list(range(6)), max_tokens=1)
+    assert cache.match([list(range(6))])[0] == 5
+    engine.run()
+    assert second.found_tokens == 4
 
 
 def test_only_what_is_shared_is_waited_for(engine_of, cache_of):

@@ -43,14 +43,14 @@ def test_bookkeeping_falls_with_the_block_size(sharegpt):
 
 @pytest.mark.parametrize(("size", "system"), [(1, 6), (4, 6), (16, 0), (7, 64)])
 def test_reuse_lost(size, system):
-    """Every turn finds the full blocks of what came before it, but its last token, which has to be computed."""
+    """Every turn finds the full blocks of what came before it; the first of a talk all of the system prompt."""
     reusable = found = 0
     for number, talk in enumerate([LENGTHS[:4], LENGTHS[4:]]):
         before = system
         for turn, (prompt, answer) in enumerate(talk):
             if number or turn:  # there is something before it
                 reusable += before
-                found += min(before, before + prompt - 1) // size * size
+                found += before // size * size if turn else before
             before += prompt + answer
     (cost,) = cost_of_block_sizes(SPEC, LENGTHS, block_sizes=[size], system_tokens=system)
     assert cost.reuse_lost == pytest.approx(1 - found / reusable)
