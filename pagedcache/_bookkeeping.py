@@ -145,10 +145,10 @@ class Bookkeeping:
         with self._open():
             return self.sequences.invalidate(namespace=namespace)
 
-    def events(self) -> NDArray[Any]:
+    def events(self, *, anew: bool = False) -> NDArray[Any]:
         """What was stored and removed since the last call; see `SequenceTable.events`."""
         with self._open():
-            return self.sequences.events()
+            return self.sequences.events(anew=anew)
 
     # -- looking ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerGroup", "resolved"]
 
-GROUP_KINDS = ("full", "sliding_window")
+GROUP_KINDS = ("full", "sliding_window", "chunked_local")
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,11 @@ class LayerGroup:
     ----------
     layers : int
         How many. The layers of a cache are numbered group by group.
-    kind : {"full", "sliding_window"}
-        Whether every token is kept, or only those that a window still shows.
+    kind : {"full", "sliding_window", "chunked_local"}
+        Whether every token is kept, or only those that a window still shows: one that slides, or a chunk.
     window : int, optional
-        Tokens that a query sees, its own included; given for sliding windows, and only there.
+        Given unless the kind is full. Of a sliding window: tokens that a query sees, its own included. Of chunks: the
+        tokens of one; a query sees those of its own chunk, up to itself.
     sink_tokens : int
         Leading tokens that a sliding window keeps for ever.
     kv_heads, head_dim, v_head_dim, dtype : optional
@@ -67,13 +68,13 @@ def resolved(group: LayerGroup, spec: "CacheSpec") -> LayerGroup:
     """Return the group with what it leaves out filled in from the spec, or raise what is wrong with it."""
     group = group._given or group
     one_of("kind of a group", group.kind, GROUP_KINDS)
-    windowed = group.kind == "sliding_window"
+    windowed = group.kind != "full"
     if windowed != (group.window is not None):
-        raise ValueError(f"window={group.window} in a group of kind {group.kind!r}; only sliding windows have one")
-    if group.sink_tokens and not windowed:
-        raise ValueError(f"sink_tokens={group.sink_tokens} in a group of kind 'full', which keeps every token anyway")
+        raise ValueError(f"window={group.window} in a group of kind {group.kind!r}; all but full ones have one")
+    if group.sink_tokens and group.kind != "sliding_window":
+        raise ValueError(f"sink_tokens={group.sink_tokens} in a group of kind {group.kind!r}; only sliding windows keep any")
     if windowed and spec.max_step_tokens is None:
-        raise ValueError("a sliding window needs max_step_tokens, the most new tokens of a sequence in one step")
+        raise ValueError("a window needs max_step_tokens, the most new tokens of a sequence in one step")
     head_dim = integer("head_dim", group.head_dim or spec.head_dim)
     v_head_dim = group.v_head_dim or (head_dim if group.head_dim else spec.v_head_dim)
     resolved = replace(

@@ -3,9 +3,12 @@
 from collections.abc import Sequence as ABCSequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from pagedcache._chunks import ChunkedStep
 from pagedcache._residency import Residency
+from pagedcache._sight import Sight
 from pagedcache._tensors import readable
 from pagedcache.core import Step
 from pagedcache.spec import CacheSpec
@@ -17,14 +20,18 @@ class Stepping(Residency):
     """Base of KVCache: a step from its opening to its end."""
 
     spec: CacheSpec
+    _sights: list[Sight] | None  # by layer; None where all are of one full group
 
     def extend(self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False) -> Step:
         """Open a step: slots for new tokens of each sequence, copies already made; see `SequenceTable.extend`."""
         with self._open():
             step = self.sequences.extend(ids, counts, depths=depths, cascade=cascade)
-            if self.storage is not None and len(step.copies):
+            if self.storage is None:
+                return step
+            copies = step.copies if self._sights is None else np.concatenate([g.copies for g in step.groups])
+            if len(copies):
                 try:
-                    self.backend.copy_blocks(self.storage, step.copies)
+                    self.backend.copy_blocks(self.storage, copies)
                 except BaseException:
                     self._cover()
                     self.sequences.abandon(step)
@@ -127,6 +134,15 @@ class Stepping(Residency):
                     "precision": precision,
                 }
             backend: Any = self.backend
+            if self._sights is not None:
+                if not 0 <= layer < len(self._sights):
+                    self.spec.locate(layer)  # which raises what is wrong with it
+                sight = self._sights[layer]
+                if sight.group and step.owner is None:
+                    raise ValueError("a step from arrays has the tables of one layer group: it may read layers of the first")
+                variants |= sight.variants
+                if sight.chunk is not None:
+                    step = ChunkedStep.of(step, sight.group, sight.chunk)
             if k is None:
                 try:
                     return backend.attend(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
@@ -137,7 +153,8 @@ class Stepping(Residency):
                 return at_once(self.storage, layer, q, k, v, step, scale=scale, out=out, lse=lse, **variants)
             if check := getattr(backend, "check_attend", None):  # a ChecksAttend
                 check(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
-            backend.write(self.storage, layer, k, v, step.slots)
+            own = step if self._sights is None else step.groups[self._sights[layer].group]
+            backend.write(self.storage, layer, k, v, own.slots)
             return backend.attend(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
 
     def _refuse_attend(self) -> None:
@@ -153,7 +170,8 @@ class Stepping(Residency):
         with self._open():
             if accepted is not None and self.storage is not None:
                 self.sequences.check_commit(step, tokens, accepted)
-                src, dst = step.moves(accepted)
+                moves = [group.moves(accepted) for group in step.groups]
+                src, dst = (np.concatenate(slots) for slots in zip(*moves, strict=True))
                 if len(src):
                     self.backend.copy_slots(self.storage, src, dst)
             self._cover()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from pagedcache._sight import sights_of
 from pagedcache._stepping import Stepping
 from pagedcache.backends import Backend, HasThreads, Storage, get
 from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable
@@ -86,12 +87,12 @@ class KVCache(Stepping):
     UnsupportedByBackend
         The backend lacks what the spec asks for, or has no threads to set.
     NotImplementedError
-        The spec has several layer groups or a sliding window.
+        The first layer group of the spec is not one of full attention.
 
     Notes
     -----
-    Every token of every layer is kept: there is one group of full attention. Calls from several threads are
-    safe: they run one after the other.
+    Layers of a windowed group see only what their window shows, and blocks behind it are given back while the
+    sequence runs. Calls from several threads are safe: they run one after the other.
 
     Examples
     --------
@@ -129,8 +130,11 @@ class KVCache(Stepping):
             raise TypeError(f"spec must be a CacheSpec, not {type(spec).__name__}")
         if (memory is None) == (num_blocks is None):
             raise ValueError("give either memory= (a budget such as '512 MiB') or num_blocks=, and not both")
-        if len(spec.groups) != 1 or spec.groups[0].kind != "full":
-            raise NotImplementedError("a KVCache has one group of full-attention layers; others are not built yet")
+        if spec.groups[0].kind != "full":
+            raise NotImplementedError(
+                f"the first group, {spec.groups[0].name!r}, is of kind {spec.groups[0].kind!r}; a KVCache needs a full "
+                "one there, whose blocks tell what prefix a sequence has"
+            )
         self.spec = spec
         self.backend: Backend = _with_threads(get(backend), threads)
         self.backend.capabilities.require(spec)
@@ -147,7 +151,10 @@ class KVCache(Stepping):
             steps_in_flight=steps_in_flight,
             events=events,
             fingerprint=spec.fingerprint or b"",
+            side_groups=[(g.window, g.sink_tokens, g.kind == "chunked_local") for g in spec.groups[1:]],
+            max_step_tokens=spec.max_step_tokens,
         )
+        self._sights = sights_of(spec)
         self.storage: Storage | None = None
         if isinstance(storage, str) and storage != "metadata":
             raise ValueError(f"storage is {storage!r}; it is None, 'metadata' or one (k, v) pair of arrays per plane")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
-__all__ = ["BlockKey", "Key", "Namespace", "Part", "adapter", "block_keys", "content", "frame", "salt"]
+__all__ = ["BlockKey", "Key", "Namespace", "Part", "adapter", "block_keys", "content", "frame", "parts", "salt"]
 
 MAX_KIND = 64  # bytes of a kind
 MAX_VALUE = 1024  # bytes of a value, a name or a secret; more goes through a hash first
@@ -186,6 +186,22 @@ def frame(parts: Iterable[Part]) -> bytes:
     return b"".join(framed)
 
 
+def parts(framed: bytes) -> list[Part]:
+    """The parts that `frame` has joined, sorted.
+
+    Examples
+    --------
+    >>> parts(frame([Part("salt", 2, 0, b"t7"), Part("image", 1, 6, b"cat")]))[1]
+    Part(kind='salt', offset=2, extent=0, value=b't7')
+    """
+    found, at = [], 0
+    while at < len(framed):
+        width, offset, extent, size = _HEADER.unpack_from(framed, at)
+        at, kind = at + _HEADER.size + width + size, framed[at + _HEADER.size :][:width]
+        found.append(Part(kind.decode(), offset, extent, framed[at - size : at]))
+    return found
+
+
 def block_keys(
     namespace: Namespace | bytes | str | None, keys: Sequence[Key] | None, block_size: int, length: int
 ) -> list[BlockKey]:
@@ -220,11 +236,9 @@ def block_keys(
     """
     parts: dict[int, list[Part]] = {}
     spans: dict[int, tuple[int, int]] = {}
-    if namespace is not None:
-        name = _encoded(Namespace.of(namespace).name)
-        if name:
-            parts[0] = [Part(NAMESPACE, 0, 0, name)]
-            spans[0] = (-1, 0)
+    if name := _encoded(Namespace.of(namespace).name):
+        parts[0] = [Part(NAMESPACE, 0, 0, name)]
+        spans[0] = (-1, 0)
     for key in () if keys is None else _checked(keys, length):
         block, offset = divmod(key.start, block_size)
         extent = 0 if key.stop is None else key.stop - key.start

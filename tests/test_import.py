@@ -12,7 +12,8 @@ import pytest
 
 import pagedcache
 
-EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "rich", "threadpoolctl", "tokenizers", "torch", "transformers"}
+EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "msgspec", "prometheus_client", "rich", "threadpoolctl"}
+EXTRAS |= {"tokenizers", "torch", "transformers", "zmq"}
 NEEDS_EXTRAS = ("pagedcache.cli", "pagedcache.serving")
 
 

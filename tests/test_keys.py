@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pagedcache.keys
 from pagedcache.keys import BlockKey, Key, Namespace, Part, adapter, block_keys, content, frame, salt
 
 
@@ -48,7 +49,7 @@ part_sets = st.sets(parts, max_size=4)
 
 @given(part_sets)
 def test_a_frame_can_be_taken_apart(some):
-    assert unframed(frame(some)) == sorted(some)
+    assert unframed(frame(some)) == pagedcache.keys.parts(frame(some)) == sorted(some)
 
 
 @given(part_sets, part_sets)

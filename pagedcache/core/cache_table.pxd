@@ -21,6 +21,7 @@ cdef class CacheTable(PromptTable):
     cdef bint tell_tokens               # whether events carry token ids
     cdef bint is_naming                 # an events() call is under way
 
+    cdef int32_t c_list_companions(self, int32_t *blocks, int32_t hits) noexcept nogil
     cdef int32_t c_forget(self, const uint8_t *doomed) noexcept nogil
     cdef int c_forget_pins(self, namespace, bint all_of_them) except -1
     cdef int32_t c_unpin(self, str name) except -1

@@ -52,7 +52,7 @@ cdef class CacheTable(PromptTable):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b""
+        fingerprint=b"", side_groups=(), max_step_tokens=None
     ):
         self.pins = {}
         self.max_pinned = self.pool.num_blocks // 2
@@ -95,7 +95,7 @@ cdef class CacheTable(PromptTable):
             The name is taken, or the pins would hold too much; nothing was changed.
         """
         cdef Py_ssize_t i
-        cdef int32_t last, filled = 0
+        cdef int32_t last, hits, filled = 0
         cdef int64_t most = 0
         cdef list given, starts, holders
         cdef Int32s tokens
@@ -106,16 +106,17 @@ cdef class CacheTable(PromptTable):
         given = token_lists(prompts, "prompts")
         starts = key_starts(namespace, keys, self.block_size, given)
         for tokens in given:
-            most += min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks)
+            most += (self.num_sides + 1) * min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks)
         pin = Pin(self.pool, most, Namespace.of(namespace).name)
         with cython.critical_section(self.pool):
             holders = self.c_holders(starts, namespace)
             for i in range(len(given)):
                 tokens = given[i]
-                filled += self.index.c_match(
+                hits = self.index.c_match(
                     tokens.data, <int32_t>min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks),
                     NULL if holders is None else (<RowKeysHolder>holders[i]).keys, pin.blocks + filled, &last
                 )
+                filled += hits + self.c_list_companions(pin.blocks + filled, hits)
             holders = None      # they count users, which needs the section
             if name in self.pins:       # asked last: what is made before may run a finalizer that pins
                 raise ValueError(f"the name {name!r} is taken: unpin it first, or choose another")
@@ -131,6 +132,16 @@ cdef class CacheTable(PromptTable):
             self.num_pinned += filled
             self.pool.c_note_peak()
         return filled
+
+    cdef int32_t c_list_companions(self, int32_t *blocks, int32_t hits) noexcept nogil:
+        """Behind the `hits` blocks of group 0, those of side groups that a hit of all that they can serve needs."""
+        cdef int32_t served = self.c_common_hits(blocks, hits), side, j, listed = 0
+        for side in range(self.num_sides):
+            for j in range(served):
+                if self.c_is_wanted(side, served, j):
+                    blocks[hits + listed] = self.index.c_companion(self.pool.records[blocks[j]].node, side)
+                    listed += 1
+        return listed
 
     def unpin(self, name):
         """Undo `pin`.
@@ -272,6 +283,7 @@ cdef class CacheTable(PromptTable):
             # From a leaf upwards, as long as nothing continues the node: each goes when its last child has gone.
             while (node != NO_NODE and self.index.nodes[node].child == NO_NODE
                     and (doomed == NULL or doomed[node])):
+                self.pool.c_forget_companions(node)
                 self.pool.c_forget(self.index.blocks[node])
                 node = self.c_remove_leaf(node)
                 forgotten += 1
@@ -283,15 +295,22 @@ cdef class CacheTable(PromptTable):
         self.index.c_remove(node)
         return parent
 
-    def events(self):
+    def events(self, *, anew=False):
         """What was stored in and removed from the prefix cache since the last call, oldest first.
+
+        Parameters
+        ----------
+        anew : bool
+            Forget what was recorded, and tell one CLEARED and all that is published, as if stored anew.
 
         Returns
         -------
         structured array [n]
             ``kind`` (`EventKind`), ``block``, ``digest`` and ``parent`` (32 bytes each, as in
-            `pagedcache.digests`; zeros where there is none) and, if asked for, ``tokens`` int32 [block_size]. After
-            more events than there is room for comes one CLEARED, then all that is published as if stored anew.
+            `pagedcache.digests`; zeros where there is none), ``namespace`` (its name), ``adapter`` (the name of the
+            one that begins with the first token, or b""), ``keyed`` (whether other keys tell the block, or one
+            before it, apart) and, if asked for, ``tokens`` int32 [block_size]. After more events than there is room
+            for comes what `anew` asks for.
 
         Raises
         ------
@@ -300,7 +319,10 @@ cdef class CacheTable(PromptTable):
         """
         if self.index.log is None:
             raise ValueError("the cache records no events: make it with events='digests' or events='tokens'")
+        cdef bint tells_all = anew
         with cython.critical_section(self.pool):
+            if tells_all:
+                self.index.log.overrun = True
             if self.is_naming:      # by another thread, or further up this one: they are told in order, once
                 return self.namer.named([], self.tell_tokens, cleared=False)
             self.is_naming = True

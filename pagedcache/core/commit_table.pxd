@@ -22,6 +22,8 @@ cdef class CommitTable(StepTable):
         self, int32_t row, StepBuffers buffers, int32_t i, const int32_t *tokens, Accepted accepted
     ) noexcept nogil
     cdef int32_t c_publish(self, int32_t row) noexcept nogil
+    cdef void c_publish_side(self, int32_t side, int32_t row, int32_t j, int32_t node) noexcept nogil
+    cdef void c_slide(self, int32_t row) noexcept nogil
     cdef int c_require_path(self, Step step) except -1
     cdef void c_publish_rest(self, int32_t row) noexcept nogil
     cdef void c_give_up(self, int32_t row, int32_t block) noexcept nogil

@@ -8,8 +8,8 @@ from libc.string cimport memcpy
 from pagedcache.core.arguments cimport Int32s, int32s_of, refuse_negative
 from pagedcache.core.key_table cimport key_at
 from pagedcache.core.prefix_index cimport LOOKAHEAD
-from pagedcache.core.records cimport NO_NODE
-from pagedcache.core.row_table cimport LIVE, Row
+from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
+from pagedcache.core.row_table cimport LIVE, Row, SideGroup
 from pagedcache.core.step cimport Step
 from pagedcache.core.step_buffers cimport StepArrays, StepBuffers
 from pagedcache.core.step_table cimport Deferred, StepTable
@@ -120,15 +120,17 @@ cdef class CommitTable(StepTable):
         return 0
 
     cdef int c_reserve_deferred(self, StepBuffers buffers) except -1:
-        """Room for every block that a row of the step, held by newer ones too, may give up for a published one."""
-        cdef int32_t i, row
+        """Room for every block that a row of the step, held by newer ones too, may give up."""
+        cdef int32_t i, row, side
         cdef int64_t wanted = self.num_deferred
         cdef Deferred *deferred
         if self.num_open == 1:
             return 0
         for i in range(buffers.c.num_sequences):
             row = buffers.c.held_rows[i]
-            wanted += self.c_block_of(buffers.c.kv_lens[i]) - self.rows[row].num_published
+            wanted += (self.num_sides + 1) * (self.c_block_of(buffers.c.kv_lens[i]) - self.rows[row].num_published)
+            for side in range(self.num_sides):      # what may slide out of a window
+                wanted += self.sides[side].filled[row] - self.sides[side].first[row]
         if wanted > self.room_deferred:
             deferred = <Deferred *>realloc(self.deferred, wanted * sizeof(Deferred))
             if not deferred:
@@ -145,12 +147,11 @@ cdef class CommitTable(StepTable):
         cdef Row *rows = self.rows
         cdef Row *entry
         cdef int32_t i, row, first, count, published = 0
-        if buffers.group.c.num_copies > 0:
+        if buffers.group.c.num_copies > 0 or self.num_sides > 0:
             self.pool.policy.c_tick()
-        for i in range(buffers.group.c.num_copies):     # before rows that go: a source continues their blocks
-            self.pool.c_decref(buffers.group.c.copies[2 * i])
-            rows[step.held_rows[step.copiers[i]]].partial = 0       # its block is used, whatever is accepted
-        buffers.group.c.num_copies = 0
+        for i in range(buffers.group.c.num_copies):     # their blocks are used, whatever is accepted
+            rows[step.held_rows[buffers.group.c.copiers[i]]].partial = 0
+        self.c_drop_sources(&buffers.group.c)       # before rows that go: a source continues their blocks
         for i in range(step.num_sequences):
             row = step.held_rows[i]
             entry = &rows[row]
@@ -166,6 +167,8 @@ cdef class CommitTable(StepTable):
                     self.c_advance(row, buffers, i, tokens)
                 if entry.publishes and self.c_block_of(entry.position) > entry.num_published:
                     published += self.c_publish(row)
+                if self.num_sides > 0:
+                    self.c_slide(row)
             if entry.state == LIVE:
                 entry.holds -= 1
             else:
@@ -209,14 +212,14 @@ cdef class CommitTable(StepTable):
         entry.position += kept
         if kept < count:            # and so no newer step names the row
             entry.end = entry.position
-            self.c_drop_blocks(row, max(self.c_blocks_for(entry.end), entry.num_blocks - buffers.c.appended[i]))
+            self.c_take_back(buffers, i, self.c_blocks_for(entry.end))
 
     cdef int32_t c_publish(self, int32_t row) noexcept nogil:
         """Publish the row's full blocks; equal content that is published already takes their place."""
         cdef Row *entry = &self.rows[row]
         cdef int32_t *table = self.c_table(row)
         cdef int32_t full = self.c_block_of(entry.position)
-        cdef int32_t j, ahead = entry.num_published, block, node, key, tagged = 0, named = 0, published = 0
+        cdef int32_t j, ahead = entry.num_published, block, node, key, side, tagged = 0, named = 0, published = 0
         cdef uint64_t tags[LOOKAHEAD]
         cdef uint64_t tag = self.index.c_tag(entry.node)
         cdef bint levels = self.pool.policy.num_levels > 1
@@ -239,6 +242,8 @@ cdef class CommitTable(StepTable):
                 self.pool.records[block].node = node
                 if levels:
                     self.pool.policy.c_set_level(block, entry.level)
+                for side in range(self.num_sides):
+                    self.c_publish_side(side, row, j, node)
                 published += 1
             else:
                 table[j] = self.index.blocks[node]
@@ -247,10 +252,55 @@ cdef class CommitTable(StepTable):
                 self.c_spoil(row, j)
                 if levels:
                     self.pool.policy.c_raise(table[j], entry.level)
+                for side in range(self.num_sides):
+                    self.c_publish_side(side, row, j, node)
                 self.num_adopted += 1
             entry.node = node
             entry.num_published += 1
         return published
+
+    cdef void c_publish_side(self, int32_t side, int32_t row, int32_t j, int32_t node) noexcept nogil:
+        """Entry j of the row's side table becomes the node's block of that group, or gives way to the one it has."""
+        cdef int32_t *table = self.c_side_table(side, row)
+        cdef int32_t block = table[j], published = self.index.c_companion(node, side)
+        if not self.c_is_held(side, row, j) or block == published:
+            return
+        if published == ZERO_BLOCK:
+            self.index.c_set_companion(node, side, block)
+            self.pool.records[block].node = node
+            self.pool.policy.c_set_level(block, self.rows[row].level)
+            return
+        table[j] = published
+        self.pool.c_incref(published)
+        self.c_give_up(row, block)
+        self.c_spoil_side(side, row, j)
+        self.pool.policy.c_raise(published, self.rows[row].level)
+
+    cdef void c_slide(self, int32_t row) noexcept nogil:
+        """Let go of blocks that no query at the committed position or behind it sees.
+
+        Within what admit has promised, the row takes new blocks for them at once, as far as there are any.
+        """
+        cdef Row *entry = &self.rows[row]
+        cdef SideGroup *group
+        cdef int32_t *table
+        cdef int32_t side, first, j, ahead
+        for side in range(self.num_sides):
+            group = &self.sides[side]
+            first = self.c_block_of(self.c_lowest_seen(side, entry.position, entry.pad))
+            if group.window == 0 or first <= group.first[row]:
+                continue
+            table = self.c_side_table(side, row)
+            for j in range(group.first[row], first):
+                self.c_give_up(row, table[j])
+                table[j] = ZERO_BLOCK
+            self.c_spoil_side(side, row, group.first[row])
+            group.first[row] = first
+            ahead = <int32_t>min(<int64_t>entry.num_blocks, <int64_t>first + group.most) - group.filled[row]
+            ahead = min(ahead, self.pool.c_usable())
+            if ahead > 0:
+                self.pool.c_make_vacant(ahead)
+                self.c_append_side(side, row, group.filled[row] + ahead)
 
     cdef inline void c_publish_rest(self, int32_t row) noexcept nogil:
         """Publish full blocks that are not yet, as after swap_in, before the row is shared.

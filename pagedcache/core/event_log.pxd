@@ -24,6 +24,8 @@ cdef class EventLog:
         self, int32_t node, int32_t parent, int32_t block, int32_t key, const int32_t *tokens
     ) noexcept nogil
     cdef void c_removed(self, int32_t node, int32_t block) noexcept nogil
+    cdef void c_moved(self, int32_t node, int32_t block) noexcept nogil
+    cdef void c_note(self, uint8_t kind, int32_t node, int32_t block) noexcept nogil
     cdef Event *c_next(self) noexcept nogil
     cdef void c_clear(self) noexcept nogil
     cdef list c_drain(self)

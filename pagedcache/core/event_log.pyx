@@ -6,7 +6,7 @@ the whole index anew, which is never more than `capacity` events.
 """
 
 cimport cython
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -16,6 +16,7 @@ from pagedcache.core.records cimport NO_NODE
 cdef enum:      # as in EventKind
     STORED = 1
     REMOVED = 2
+    MOVED = 4
 
 
 @cython.no_gc_clear    # a table that is collected still uses it
@@ -52,10 +53,16 @@ cdef class EventLog:
         )
 
     cdef void c_removed(self, int32_t node, int32_t block) noexcept nogil:
+        self.c_note(REMOVED, node, block)
+
+    cdef void c_moved(self, int32_t node, int32_t block) noexcept nogil:
+        self.c_note(MOVED, node, block)
+
+    cdef void c_note(self, uint8_t kind, int32_t node, int32_t block) noexcept nogil:
         cdef Event *event = self.c_next()
         if event == NULL:
             return
-        event.kind = REMOVED
+        event.kind = kind
         event.node = node
         event.parent = NO_NODE
         event.block = block

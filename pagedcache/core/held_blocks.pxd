@@ -19,6 +19,8 @@ cdef class HeldBlocks(VacantBlocks):
     cdef int c_attach(self, PrefixIndex index) except -1
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil
     cdef void c_keep(self, int32_t block) noexcept nogil
+    cdef void c_evict(self, int32_t block) noexcept nogil
+    cdef void c_forget_companions(self, int32_t node) noexcept nogil
     cdef int32_t c_let_go(self, int32_t block) noexcept nogil
     cdef int32_t c_retire(self, int64_t fence) noexcept nogil
     cdef int32_t c_forget(self, int32_t block) noexcept nogil

@@ -51,6 +51,10 @@ cdef class HeldBlocks(VacantBlocks):
             self.policy.c_tick()
         while self.num_vacant < count:
             n = min(count - self.num_vacant, <int32_t>LOOKAHEAD)
+            if self.index.num_sides > 0:    # one at a time, since a node may take several blocks along
+                self.evictions += 1
+                self.c_evict(self.policy.c_pop())
+                continue
             for k in range(n):          # some at a time, so that their cache misses overlap
                 victims[k] = self.policy.c_pop()
                 prefetch(&self.index.nodes[self.records[victims[k]].node])
@@ -61,6 +65,29 @@ cdef class HeldBlocks(VacantBlocks):
                 self.records[victims[k]].node = NO_NODE
                 self.c_put(victims[k])
             self.evictions += n
+
+    cdef void c_evict(self, int32_t block) noexcept nogil:
+        """Take an idle block, which the policy has given up, out of the prefix cache.
+
+        A node's block of group 0 takes the node along, and so what other groups have of it; theirs go alone.
+        """
+        cdef int32_t node = self.records[block].node
+        if self.index.blocks[node] == block:
+            self.c_forget_companions(node)
+            self.index.c_remove(node)
+        else:
+            self.index.c_leave(node, block)
+        self.records[block].node = NO_NODE
+        self.c_put(block)
+
+    cdef void c_forget_companions(self, int32_t node) noexcept nogil:
+        """Take the blocks that side groups have of the node out of the prefix cache."""
+        cdef int32_t side, block
+        for side in range(self.index.num_sides):
+            block = self.index.c_companion(node, side)
+            if block != ZERO_BLOCK:
+                self.index.c_set_companion(node, side, ZERO_BLOCK)
+                self.c_forget(block)
 
     cdef int32_t c_let_go(self, int32_t block) noexcept nogil:
         """The last holder is gone: take the block back, keep it as cached where it can be found; 1 if usable now.
@@ -165,7 +192,7 @@ cdef class HeldBlocks(VacantBlocks):
         for block in range(1, self.num_blocks + 1):
             require(self.records[block].refcount >= self.fences.c_has(block), f"block {block} lacks references")
             if self.records[block].node != NO_NODE:
-                require(self.index is not None and self.index.blocks[self.records[block].node] == block,
+                require(self.index is not None and self.index.c_has(self.records[block].node, block),
                         f"node {self.records[block].node} does not name block {block}")
                 idle += self.records[block].refcount == 0
         self.fences.c_check()
@@ -185,6 +212,8 @@ cdef class HeldBlocks(VacantBlocks):
             seen.add(block)
             require(self.records[block].refcount == 0, f"the policy has block {block}, which is held")
             node = self.records[block].node
+            if self.index.blocks[<int32_t>node] != block:
+                continue        # of a side group, where any order is right
             require(waiting.get(node, 0) == self.index.c_count_children(node),
                     f"block {block} would be evicted before a block that continues it")
             parent = self.index.nodes[<int32_t>node].parent

@@ -40,7 +40,9 @@ cdef class PrefixIndex:
     cdef int32_t capacity               # most nodes: the pool's number of blocks
     cdef int32_t vacant                 # head of the list of vacant nodes
     cdef Node *nodes                    # [-1 .. capacity - 1]; NO_NODE is the parent of all first blocks
-    cdef int32_t *blocks                # [capacity] physical block of each node (of layer group 0)
+    cdef int32_t *blocks                # [capacity] physical block of each node (of layer group 0): its anchor
+    cdef int32_t num_sides              # layer groups beside group 0
+    cdef int32_t *companions            # [capacity, num_sides] the node's blocks of those groups; 0: none
     cdef int32_t *node_keys             # [capacity] number of what begins in the node's block; NULL: nowhere anything
     cdef KeyTable keys                  # those numbers
     cdef EventLog log                   # what is told of inserts and removals, or None
@@ -50,6 +52,8 @@ cdef class PrefixIndex:
     cdef uint64_t tag_mask              # all ones, unless a test wants collisions
     cdef pc_secret secret
 
+    cdef void c_leave(self, int32_t node, int32_t block) noexcept nogil
+    cdef bint c_has(self, int32_t node, int32_t block) noexcept nogil
     cdef bint c_same_tokens(self, int32_t block, const int32_t *tokens) noexcept nogil
     cdef uint64_t c_tag(self, int32_t parent) noexcept nogil
     cdef void c_prefetch_slot(self, int32_t node) noexcept nogil
@@ -67,6 +71,14 @@ cdef class PrefixIndex:
     cdef int32_t c_key(self, int32_t node) noexcept nogil
     cdef int32_t c_count_children(self, int32_t node) noexcept nogil
     cpdef check(self)
+
+    @cython.final
+    cdef inline int32_t c_companion(self, int32_t node, int32_t side) noexcept nogil:
+        return self.companions[<size_t>node * self.num_sides + side]
+
+    @cython.final
+    cdef inline void c_set_companion(self, int32_t node, int32_t side, int32_t block) noexcept nogil:
+        self.companions[<size_t>node * self.num_sides + side] = block
 
     # What is asked for every block stands here, where each module can inline it.
 

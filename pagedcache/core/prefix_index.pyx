@@ -52,11 +52,15 @@ cdef class PrefixIndex:
         Tokens per block.
     keys : KeyTable
         What blocks depend on besides tokens.
+    num_sides : int, optional
+        Layer groups beside the first: of each of them a node may have a block too.
     tag_bits : int, optional
         Bits of the hash that count, 0..64. Less than 64 forces collisions: for tests only.
     """
 
-    def __cinit__(self, int32_t num_blocks, int32_t block_size, KeyTable keys not None, *, int tag_bits=64):
+    def __cinit__(
+        self, int32_t num_blocks, int32_t block_size, KeyTable keys not None, *, int32_t num_sides=0, int tag_bits=64
+    ):
         cdef int32_t node
         cdef bytes key = os.urandom(16)
         self.keys = keys
@@ -70,7 +74,9 @@ cdef class PrefixIndex:
         self.blocks = <int32_t *>malloc(num_blocks * sizeof(int32_t))
         self.tokens = <int32_t *>calloc((<size_t>num_blocks + 1) * block_size, sizeof(int32_t))
         self.slots = <uint64_t *>malloc(self.num_slots * sizeof(uint64_t))
-        if not self.nodes or not self.blocks or not self.tokens or not self.slots:
+        self.num_sides = num_sides
+        self.companions = <int32_t *>calloc(<size_t>num_blocks * num_sides + 1, sizeof(int32_t))
+        if not (self.nodes and self.blocks and self.tokens and self.slots and self.companions):
             raise MemoryError(f"no memory for a prefix index of {num_blocks} blocks of {block_size} tokens")
         memset(self.slots, 0xFF, self.num_slots * sizeof(uint64_t))
         self.nodes += 1
@@ -84,6 +90,7 @@ cdef class PrefixIndex:
         if self.nodes:
             free(self.nodes - 1)
         free(self.blocks)
+        free(self.companions)
         free(self.node_keys)
         free(self.tokens)
         free(self.slots)
@@ -94,7 +101,7 @@ cdef class PrefixIndex:
     @property
     def nbytes(self):
         """Bytes held, without the stored token ids (those are 4 bytes per token of the pool)."""
-        per_node = sizeof(Node) + sizeof(int32_t) * (1 if self.node_keys == NULL else 2)
+        per_node = sizeof(Node) + sizeof(int32_t) * (self.num_sides + (1 if self.node_keys == NULL else 2))
         return self.capacity * per_node + sizeof(Node) + self.num_slots * sizeof(uint64_t)
 
     cdef int c_allow_keys(self) except -1:
@@ -203,6 +210,8 @@ cdef class PrefixIndex:
         self.nodes[node].child = NO_NODE
         self.c_link(node)
         self.blocks[node] = block
+        if self.num_sides > 0:
+            memset(self.companions + <size_t>node * self.num_sides, 0, self.num_sides * sizeof(int32_t))
         self.slots[i] = upper << 32 | <uint64_t>node
         if self.node_keys != NULL:
             self.node_keys[node] = key
@@ -241,13 +250,25 @@ cdef class PrefixIndex:
         self.vacant = node
         self.num_nodes -= 1
 
+    cdef void c_leave(self, int32_t node, int32_t block) noexcept nogil:
+        """The block is no longer the node's of its side group."""
+        cdef int32_t side
+        for side in range(self.num_sides):
+            if self.c_companion(node, side) == block:
+                self.c_set_companion(node, side, ZERO_BLOCK)
+
+    cdef bint c_has(self, int32_t node, int32_t block) noexcept nogil:
+        """Whether the block is the node's, in some group."""
+        cdef int32_t side
+        for side in range(self.num_sides):
+            if self.c_companion(node, side) == block:
+                return True
+        return self.blocks[node] == block
+
     cdef void c_move(self, int32_t node, int32_t block) noexcept nogil:
         """The node's content stands in `block` from here on."""
         if self.log is not None:
-            self.log.c_removed(node, self.blocks[node])
-            self.log.c_stored(
-                node, self.nodes[node].parent, block, self.c_key(node), self.tokens + <size_t>block * self.block_size
-            )
+            self.log.c_moved(node, block)       # not removed: who follows content would drop what continues it
         self.blocks[node] = block
 
     cdef int32_t c_match(

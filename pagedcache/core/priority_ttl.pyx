@@ -138,7 +138,7 @@ cdef class PriorityTTL(EvictionPolicy):
         cdef int level = self.level[block]
         cdef int32_t newest = self.newest[level]
         cdef int32_t parent = self.index.nodes[records[block].node].parent
-        if parent != NO_NODE:
+        if parent != NO_NODE and self.index.blocks[records[block].node] == block:
             self.c_raise(self.index.blocks[parent], level)
         records[block].prev = newest
         records[block].next = ZERO_BLOCK

@@ -25,4 +25,5 @@ class PromptTable(CommitTable):
         *,
         namespace: Namespace | bytes | str | None = None,
         keys: Sequence[Sequence[Key] | None] | None = None,
+        by_group: bool = False,
     ) -> NDArray[np.int32]: ...

@@ -53,7 +53,8 @@ cdef class PromptTable(CommitTable):
         Each prompt gets a handle and blocks for its pads, its tokens and `reserve` more, sharing the
         published blocks of its longest known prefix; or nothing. Where no block goes on with the prompt, one that
         begins as it does is shared as well: a *partial hit*. It is copied at the first write, into a block that admit
-        has taken for it, and given back when that step closes. At least one token is left to compute.
+        has taken for it, and given back when that step closes. At least one token is left to compute. With several
+        layer groups only whole blocks are shared.
 
         Parameters
         ----------
@@ -94,7 +95,8 @@ cdef class PromptTable(CommitTable):
                 cached[i] = 0
                 status[i] = ADMITTED
                 total = (<Int32s>given[i]).n + <int64_t>entry_of(extras, i) + entry_of(all_pads, i)
-                if total <= self.max_length and self.c_blocks_for(<int32_t>total) <= self.pool.num_blocks:
+                if (total <= self.max_length
+                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>total)) <= self.pool.num_blocks):
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
                     status[i] = NEVER_FITS
@@ -133,7 +135,8 @@ cdef class PromptTable(CommitTable):
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil:
         """One prompt into a row; status ADMITTED or, with nothing changed, NOT_NOW."""
         cdef int32_t total = self.c_blocks_for(<int32_t>(prompt.pad + prompt.length + prompt.reserve))
-        cdef int32_t row, j
+        cdef int32_t row, side
+        cdef int64_t wanted = total
         cdef int32_t *table
         cdef Hit hit
         status[0] = NOT_NOW
@@ -142,44 +145,40 @@ cdef class PromptTable(CommitTable):
         # The row is still vacant, its table may serve as scratch.
         table = self.c_table(self.vacant[self.num_vacant - 1])
         hit = self.c_hit(prompt, total, table)
-        if total - hit.blocks > self.pool.c_usable() - hit.idle:
+        for side in range(self.num_sides):
+            wanted += self.c_side_target(side, total, hit.blocks) - hit.blocks
+        wanted -= hit.blocks
+        if wanted > self.pool.c_usable() - hit.idle:
             return -1
         row = self.c_open_row()
-        for j in range(hit.blocks):         # pinned before anything is evicted for the rest
-            self.pool.c_incref(table[j])
+        self.rows[row].level = <uint8_t>prompt.level
+        self.c_pin_hits(row, hit.blocks)    # before anything is evicted for the rest
         if hit.head.tokens > 0:
             self.pool.c_incref(hit.head.block)
-        self.pool.c_make_vacant(total - hit.blocks)
+        self.pool.c_make_vacant(<int32_t>wanted)
         self.rows[row].num_blocks = hit.blocks
         self.rows[row].num_published = hit.blocks
         self.rows[row].node = hit.node
         self.rows[row].pad = <int32_t>prompt.pad
         self.rows[row].publishes = prompt.pad == 0
         self.rows[row].keys = self.keys.c_share(<RowKeys *>prompt.keys)
-        self.rows[row].level = <uint8_t>prompt.level
         self.c_place(row, <int32_t>prompt.pad + hit.blocks * self.block_size + hit.head.tokens)
         self.c_append_blocks(row, total)
+        for side in range(self.num_sides):
+            self.c_append_side(side, row, self.c_side_target(side, total, hit.blocks))
         if hit.head.tokens > 0:             # until it is copied, the row's own block waits behind the others
             self.rows[row].partial = self.rows[row].position
             self.rows[row].num_blocks += 1
             table[total] = table[hit.blocks]
             table[hit.blocks] = hit.head.block
-        if prompt.level > 0:
-            for j in range(hit.blocks):
-                self.pool.policy.c_raise(table[j], prompt.level)
         self.query_tokens += prompt.length
         self.hit_tokens += self.rows[row].position - prompt.pad
         status[0] = ADMITTED
         return row
 
     cdef Hit c_hit(self, const Prompt *prompt, int32_t total, int32_t *blocks) noexcept nogil:
-        """What a prompt, which is to have `total` blocks, shares; ids of the whole ones go to `blocks`.
-
-        Of a partial hit the shared block is held beside the row's own until it is copied. Where the pool is short of
-        just this one, the prompt does with whole blocks.
-        """
+        """What a prompt, which is to have `total` blocks, shares; ids of the whole ones go to `blocks`."""
         cdef Hit hit
-        cdef int32_t j, left, is_idle, cursor = 0
         hit.blocks, hit.node, hit.idle = 0, NO_NODE, 0
         hit.head.tokens, hit.head.block = 0, ZERO_BLOCK
         if prompt.pad > 0 or prompt.length < 2:
@@ -187,27 +186,81 @@ cdef class PromptTable(CommitTable):
         hit.blocks = self.index.c_match(
             prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, blocks, &hit.node
         )
-        for j in range(hit.blocks):
-            hit.idle += self.pool.records[blocks[j]].refcount == 0
-        left = <int32_t>prompt.length - 1 - hit.blocks * self.block_size
+        if self.num_sides > 0:
+            hit.blocks = self.c_common_hits(blocks, hit.blocks)
+            hit.node = NO_NODE if hit.blocks == 0 else self.pool.records[blocks[hit.blocks - 1]].node
+        hit.idle = self.c_idle_hits(blocks, hit.blocks)
+        if self.num_sides == 0:
+            self.c_share_head(prompt, total, &hit)
+        return hit
+
+    cdef void c_share_head(self, const Prompt *prompt, int32_t total, Hit *hit) noexcept nogil:
+        """Share the head of one block more, too.
+
+        That block is held beside the row's own until it is copied. Where the pool is short of just this one, the
+        prompt does with whole blocks.
+        """
+        cdef int32_t left = <int32_t>prompt.length - 1 - hit.blocks * self.block_size, is_idle, cursor = 0
         hit.head = self.index.c_find_head(
             hit.node, prompt.tokens + hit.blocks * <size_t>self.block_size, min(left, self.block_size - 1),
             key_at(prompt.keys, &cursor, hit.blocks)
         )
-        if hit.head.tokens > 0:
-            is_idle = self.pool.records[hit.head.block].refcount == 0
-            if is_idle and total - hit.blocks == self.pool.c_usable() - hit.idle:
-                hit.head.tokens = 0
-            else:
-                hit.idle += is_idle
-        return hit
+        if hit.head.tokens == 0:
+            return
+        is_idle = self.pool.records[hit.head.block].refcount == 0
+        if is_idle and total - hit.blocks == self.pool.c_usable() - hit.idle:
+            hit.head.tokens = 0
+        else:
+            hit.idle += is_idle
 
-    def match(self, prompts, *, namespace=None, keys=None):
+    cdef int32_t c_idle_hits(self, const int32_t *table, int32_t hits) noexcept nogil:
+        """How many of the blocks that a hit of so many entries takes are idle, in all groups."""
+        cdef int32_t side, j, idle = 0
+        for j in range(hits):
+            idle += self.pool.records[table[j]].refcount == 0
+        for side in range(self.num_sides):
+            for j in range(hits):
+                if self.c_is_wanted(side, hits, j):
+                    idle += self.pool.records[
+                        self.index.c_companion(self.pool.records[table[j]].node, side)
+                    ].refcount == 0
+        return idle
+
+    cdef void c_pin_hits(self, int32_t row, int32_t hits) noexcept nogil:
+        """Take the blocks of a hit for the row, whose table names those of group 0."""
+        cdef int32_t side, j, level = self.rows[row].level
+        cdef int32_t *table = self.c_table(row)
+        cdef int32_t *entries
+        for j in range(hits):
+            self.pool.c_incref(table[j])
+            if level > 0:
+                self.pool.policy.c_raise(table[j], level)
+        for side in range(self.num_sides):
+            entries = self.c_side_table(side, row)
+            for j in range(hits):
+                entries[j] = ZERO_BLOCK
+                if self.c_is_wanted(side, hits, j):
+                    entries[j] = self.index.c_companion(self.pool.records[table[j]].node, side)
+                    self.pool.c_incref(entries[j])
+                    if level > 0:
+                        self.pool.policy.c_raise(entries[j], level)
+            self.sides[side].filled[row] = hits
+            self.sides[side].first[row] = max(self.sides[side].sinks, self.c_needed_from(side, hits))
+
+    def match(self, prompts, *, namespace=None, keys=None, by_group=False):
         """What admit would call cached for each prompt alone, called now; changes nothing.
+
+        Parameters
+        ----------
+        prompts, namespace, keys
+            As in `admit`.
+        by_group : bool
+            Tell for each layer group how much it alone would allow of what group 0 has: why a hit is short. In whole
+            blocks.
 
         Returns
         -------
-        int32 [n]
+        int32 [n], or [n, groups]
             Leading tokens of each prompt whose K/V is there; 0 for a prompt that never fits.
 
         Notes
@@ -219,25 +272,35 @@ cdef class PromptTable(CommitTable):
         cdef list starts = key_starts(namespace, keys, self.block_size, given)
         cdef Py_ssize_t i
         cdef Int32s tokens
+        cdef bint each = by_group, fits
+        cdef int32_t last, hits, side, groups = self.num_sides + 1 if each else 1
         cdef Prompt prompt
         cdef Hit hit
         cdef int32_t *blocks
         cdef int32_t *cached
         prompt.pad = prompt.reserve = prompt.level = 0
         scratch = new_int32s(self.pool.num_blocks, &blocks)
-        lengths = new_int32s(len(given), &cached)
+        lengths = new_int32s(len(given) * groups, &cached)
         with cython.critical_section(self.pool):
             holders = self.c_holders(starts, namespace)
             for i in range(len(given)):
                 tokens = given[i]
-                cached[i] = 0
-                if (1 < tokens.n <= self.max_length
-                        and self.c_blocks_for(<int32_t>tokens.n) <= self.pool.num_blocks):
-                    prompt.tokens = tokens.data
-                    prompt.length = tokens.n
-                    prompt.keys = NULL if holders is None else (<RowKeysHolder>holders[i]).keys
-                    hit = self.c_hit(&prompt, self.c_blocks_for(<int32_t>tokens.n), blocks)
+                fits = (tokens.n <= self.max_length
+                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>tokens.n)) <= self.pool.num_blocks)
+                prompt.tokens = tokens.data
+                prompt.length = tokens.n if fits else 0
+                prompt.keys = NULL if holders is None else (<RowKeysHolder>holders[i]).keys
+                if each:
+                    hits = self.index.c_match(
+                        prompt.tokens, <int32_t>(max(0, prompt.length - 1) // self.block_size), prompt.keys, blocks,
+                        &last
+                    )
+                    cached[i * groups] = hits * self.block_size
+                    for side in range(self.num_sides):
+                        cached[i * groups + side + 1] = self.c_side_hits(side, blocks, hits) * self.block_size
+                else:
+                    hit = self.c_hit(&prompt, self.c_blocks_for(<int32_t>prompt.length), blocks)
                     cached[i] = hit.blocks * self.block_size + hit.head.tokens
             holders = None
         del scratch
-        return lengths
+        return lengths.reshape(-1, groups) if each else lengths

@@ -49,6 +49,7 @@ class CacheStats:
     published: int  #: blocks that a prefix match can find, held or idle
     sequences: int  #: live sequences
     tokens: int  #: positions of all live sequences, committed, pads not counted; shared ones count for each
+    group_blocks: tuple[int, ...]  #: table entries that name a block, by layer group; shared blocks count for each
     query_tokens: int  #: prompt tokens of all admitted prompts so far
     hit_tokens: int  #: of these, tokens found in the prefix cache
     copies: int  #: blocks copied because a shared or published block was to be written

@@ -26,7 +26,7 @@ cdef enum Naming:   # which rows a verb may name
 
 cdef struct SwappedBlocks:
     int32_t count           # blocks that are elsewhere
-    int32_t *logical        # [count] their entries of the table row, which hold ZERO_BLOCK meanwhile
+    int64_t *places         # [count] their entries, which hold ZERO_BLOCK meanwhile: entry * groups + group
     int32_t *tokens         # [count, block_size] their token ids
 
 
@@ -47,6 +47,17 @@ cdef struct Row:            # 64 bytes: a cache line
     uint8_t level           # priority of its published blocks, for the eviction policy
     RowKeys *keys           # what its content depends on besides tokens; NULL: nothing
     SwappedBlocks *swapped  # of a SWAPPED row
+
+
+cdef struct SideGroup:      # a layer group beside group 0, which is one of full attention
+    int32_t window          # tokens that a query sees, its own included; 0: all
+    bint is_chunked         # the window does not slide: a query sees the tokens of its own chunk of so many
+    int32_t sinks           # leading blocks that are never released
+    int32_t most            # blocks that admit allots beyond these and beyond what it found; 0: all
+    int32_t *filled         # [max_sequences] entries of the table row that are, or were, a block
+    int32_t *first          # [max_sequences] first entry behind the sinks that is not released
+    int32_t *clean          # [max_sequences] as Row.clean
+    int32_t *shown          # [num_buffers, max_sequences] as RowTable.shown
 
 
 cdef inline int32_t named_row(Row *rows, int32_t num_rows, int32_t call, int64_t handle, Naming naming) noexcept nogil:
@@ -77,8 +88,11 @@ cdef class RowTable:
     cdef KeyTable keys                    # what content may depend on besides tokens, by number
     cdef Row *rows                        # [max_sequences], within row_memory
     cdef void *row_memory
-    cdef int32_t *tables                  # [max_sequences, pitch] physical block of each logical block
+    cdef int32_t *tables                  # [num_sides + 1, max_sequences, pitch] physical block of each logical block
     cdef int32_t pitch
+    cdef SideGroup *sides                 # [num_sides] the layer groups beside group 0
+    cdef readonly int32_t num_sides
+    cdef readonly int32_t max_step_tokens  # most new tokens of a row in one step where a window exists; 0: any number
     cdef int32_t *shown                   # [num_buffers, max_sequences] see c_shown
     cdef int32_t num_buffers              # sets of step buffers: most steps that can be open at a time
     cdef int32_t *vacant                  # stack of vacant rows
@@ -86,6 +100,9 @@ cdef class RowTable:
     cdef int32_t *named                   # [max_sequences + 1] rows that the running call names, and one id too many
     cdef int32_t call                     # number of the running call, for Row.mark
 
+    cdef int c_make_sides(self, side_groups, max_step_tokens) except -1
+    cdef size_t c_side_entries(self) noexcept nogil
+    cdef size_t c_table_entries(self, int32_t pitch) noexcept nogil
     cdef int c_widen(self, int32_t blocks) except -1
     cdef int32_t c_widest(self) noexcept nogil
     cdef int32_t c_new_call(self, Py_ssize_t n) noexcept nogil
@@ -106,6 +123,10 @@ cdef class RowTable:
     @cython.final
     cdef inline int32_t *c_table(self, int32_t row) noexcept nogil:
         return self.tables + <size_t>row * self.pitch
+
+    @cython.final
+    cdef inline int32_t *c_side_table(self, int32_t side, int32_t row) noexcept nogil:
+        return self.tables + (<size_t>(side + 1) * self.max_sequences + row) * self.pitch
 
     @cython.final
     cdef inline int64_t c_handle(self, int32_t row) noexcept nogil:
@@ -143,9 +164,11 @@ cdef class RowTable:
     @cython.final
     cdef inline void c_hide(self, int32_t row) noexcept nogil:
         """What step buffers show of the row is void: the next step that names it shows it anew."""
-        cdef int32_t k
+        cdef int32_t k, side
         for k in range(self.num_buffers):
             self.c_shown(k)[row] = -1
+            for side in range(self.num_sides):
+                self.sides[side].shown[k * self.max_sequences + row] = -1
 
     @cython.final
     cdef inline bint c_is_writable(self, int32_t block) noexcept nogil:

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 from pagedcache.core.block_pool import BlockPool
 
 class RowTable:
@@ -6,6 +8,8 @@ class RowTable:
     max_sequences: int
     max_length: int
     num_sequences: int
+    num_sides: int
+    max_step_tokens: int
     def __init__(
         self,
         pool: BlockPool,
@@ -17,6 +21,8 @@ class RowTable:
         tag_bits: int = 64,
         events: str | None = None,
         fingerprint: bytes = b"",
+        side_groups: Sequence[tuple[int | None, int, bool]] = (),
+        max_step_tokens: int | None = None,
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...

@@ -41,7 +41,8 @@ cdef class RowTable:
 
     def __cinit__(
         self, BlockPool pool not None, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1,
-        int tag_bits=64, events=None, fingerprint=b""       # the last two are CacheTable's
+        int tag_bits=64, events=None, fingerprint=b"",      # the last two are CacheTable's
+        side_groups=(), max_step_tokens=None
     ):
         cdef int32_t row, first_generation
         self.block_size = bounded_int(block_size, "block_size", 1, 1024)
@@ -51,7 +52,10 @@ cdef class RowTable:
         self.max_length = holds if max_length is None else bounded_int(max_length, "max_length", 1, MAX_LENGTH)
         self.num_buffers = bounded_int(steps_in_flight, "steps_in_flight", 1, MAX_STEPS)
         self.keys = KeyTable()
-        self.index = PrefixIndex(pool.num_blocks, self.block_size, self.keys, tag_bits=tag_bits)
+        self.c_make_sides(side_groups, max_step_tokens)
+        self.index = PrefixIndex(
+            pool.num_blocks, self.block_size, self.keys, num_sides=self.num_sides, tag_bits=tag_bits
+        )
         self.pitch = min(FIRST_PITCH, self.c_widest())
         self.row_memory = calloc(self.max_sequences + <size_t>1, sizeof(Row))
         # Aligned so that a row is one cache line.
@@ -59,7 +63,7 @@ cdef class RowTable:
         self.shown = <int32_t *>malloc(<size_t>self.num_buffers * self.max_sequences * sizeof(int32_t))
         self.vacant = <int32_t *>malloc(self.max_sequences * sizeof(int32_t))
         self.named = <int32_t *>malloc((self.max_sequences + 1) * sizeof(int32_t))
-        self.tables = <int32_t *>calloc(<size_t>self.max_sequences * self.pitch, sizeof(int32_t))
+        self.tables = <int32_t *>calloc(self.c_table_entries(self.pitch), sizeof(int32_t))
         if not (self.row_memory and self.shown and self.vacant and self.named and self.tables):
             raise MemoryError(f"no memory for the tables of {max_sequences} sequences")
         # A random start keeps handles of one table from naming sequences of another.
@@ -87,6 +91,9 @@ cdef class RowTable:
         free(self.vacant)
         free(self.named)
         free(self.tables)
+        if self.sides != NULL:
+            free(self.sides[0].filled)
+        free(self.sides)
 
     def __reduce__(self):
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: use fork() for a sequence")
@@ -95,7 +102,50 @@ cdef class RowTable:
     def nbytes(self):
         """Bytes of bookkeeping, pool and index included, without token ids (4 bytes per pool token)."""
         return (self.pool.nbytes + self.index.nbytes + (self.pool.num_blocks + <size_t>1) * sizeof(uint16_t)
-                + self.max_sequences * (sizeof(Row) + (2 + self.num_buffers + <size_t>self.pitch) * sizeof(int32_t)))
+                + self.max_sequences * (sizeof(Row) + (2 + self.num_buffers) * sizeof(int32_t))
+                + (self.c_table_entries(self.pitch) + self.c_side_entries()) * sizeof(int32_t))
+
+    cdef int c_make_sides(self, side_groups, max_step_tokens) except -1:
+        """The layer groups beside group 0, from (window, sink_tokens, is_chunked) of each; window None: none."""
+        cdef int32_t side, size = self.block_size, steps
+        cdef int32_t *memory
+        rules = [tuple(group) for group in side_groups]
+        if not rules:
+            return 0
+        if any(window is not None for window, _, _ in rules):
+            if max_step_tokens is None:
+                raise ValueError("a sliding window needs max_step_tokens, the most new tokens of a sequence in one step")
+            self.max_step_tokens = bounded_int(max_step_tokens, "max_step_tokens", 1, MAX_LENGTH)
+        self.sides = <SideGroup *>calloc(len(rules), sizeof(SideGroup))
+        self.num_sides = <int32_t>len(rules) if self.sides != NULL else 0
+        memory = <int32_t *>calloc(self.c_side_entries(), sizeof(int32_t))
+        if not (self.sides and memory):
+            free(memory)
+            self.num_sides = 0
+            raise MemoryError(f"no memory for the tables of {self.max_sequences} sequences in {len(rules) + 1} groups")
+        for side in range(self.num_sides):
+            window, sink_tokens, is_chunked = rules[side]
+            self.sides[side].filled = memory
+            self.sides[side].first = memory + self.max_sequences
+            self.sides[side].clean = memory + 2 * <size_t>self.max_sequences
+            self.sides[side].shown = memory + 3 * <size_t>self.max_sequences
+            memory += (3 + self.num_buffers) * <size_t>self.max_sequences
+            if window is None:
+                continue
+            self.sides[side].window = bounded_int(window, "window", 1, MAX_LENGTH)
+            self.sides[side].is_chunked = is_chunked
+            self.sides[side].sinks = self.c_blocks_for(bounded_int(sink_tokens, "sink_tokens", 0, MAX_LENGTH))
+            steps = <int32_t>min(<int64_t>self.max_step_tokens * self.num_buffers, <int64_t>MAX_LENGTH)
+            self.sides[side].most = <int32_t>min(
+                (<int64_t>self.sides[side].window + steps + 2 * size - 2) // size, <int64_t>MAX_LENGTH // size
+            )
+        return 0
+
+    cdef inline size_t c_side_entries(self) noexcept nogil:
+        return self.num_sides * (3 + <size_t>self.num_buffers) * self.max_sequences
+
+    cdef inline size_t c_table_entries(self, int32_t pitch) noexcept nogil:
+        return (self.num_sides + <size_t>1) * self.max_sequences * pitch
 
     cdef int c_widen(self, int32_t blocks) except -1:
         """Make every table row hold at least `blocks` entries; may raise MemoryError, changing nothing."""
@@ -104,11 +154,11 @@ cdef class RowTable:
         if blocks <= pitch:
             return 0
         pitch = min(max(2 * pitch, blocks), self.c_widest())
-        tables = <int32_t *>calloc(<size_t>self.max_sequences * pitch, sizeof(int32_t))
+        tables = <int32_t *>calloc(self.c_table_entries(pitch), sizeof(int32_t))
         if not tables:
             raise MemoryError(f"no memory for {self.max_sequences} block tables of {pitch} entries")
-        for row in range(self.max_sequences):
-            memcpy(tables + <size_t>row * pitch, self.c_table(row), self.rows[row].num_blocks * sizeof(int32_t))
+        for row in range((self.num_sides + 1) * self.max_sequences):
+            memcpy(tables + <size_t>row * pitch, self.tables + <size_t>row * self.pitch, self.pitch * sizeof(int32_t))
         free(self.tables)
         self.tables = tables
         self.pitch = pitch
@@ -164,7 +214,7 @@ cdef class RowTable:
 
     cdef int32_t c_open_row(self) noexcept nogil:
         """A fresh live row; the caller knows that num_vacant > 0."""
-        cdef int32_t row
+        cdef int32_t row, side
         self.num_vacant -= 1
         row = self.vacant[self.num_vacant]
         self.rows[row].state = LIVE
@@ -178,6 +228,10 @@ cdef class RowTable:
         self.rows[row].publishes = True
         self.rows[row].level = 0
         self.rows[row].keys = NULL
+        for side in range(self.num_sides):
+            self.sides[side].filled[row] = 0
+            self.sides[side].first[row] = self.sides[side].sinks
+            self.sides[side].clean[row] = 0
         self.c_hide(row)
         self.num_sequences += 1
         return row

@@ -1,24 +1,21 @@
-"""The verbs over whole sequences: fork, reorder, truncate, release; and looking."""
+"""The verbs over whole sequences that are left: truncate and release; asynchronous work; looking."""
 
 cimport cython
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
 
-from pagedcache.core.arguments cimport Int32s, Int64s, handles_of, new_int64s, own_counts, own_int32s
-from pagedcache.core.key_table cimport RowKeys
-from pagedcache.core.compact_table cimport CompactTable
-from pagedcache.core.row_table cimport ANY, CLOSED, DOOMED, LIVE, OPEN_OR_CLOSED, SWAPPED, Row
+from pagedcache.core.arguments cimport Int32s, Int64s, handles_of, own_counts
+from pagedcache.core.records cimport ZERO_BLOCK
+from pagedcache.core.row_table cimport ANY, CLOSED, DOOMED, LIVE, OPEN_OR_CLOSED, SWAPPED, VACANT
+from pagedcache.core.share_table cimport ShareTable
 
 import numpy as np
 
 from pagedcache.core.arguments import bounded_int
 from pagedcache.core.results import CacheStats
-from pagedcache.errors import OutOfSequences
 
 
 @cython.no_gc_clear
-cdef class SequenceTable(CompactTable):
+cdef class SequenceTable(ShareTable):
     """Block tables of many sequences over one pool, with a prefix index; no K/V bytes.
 
     Parameters
@@ -33,6 +30,11 @@ cdef class SequenceTable(CompactTable):
         Most positions of one sequence; by default what the pool can hold.
     steps_in_flight : int
         Most steps that can be open at a time, 1 to 8.
+    side_groups : sequence of (window, sink_tokens, is_chunked), optional
+        Layer groups beside the first, which is one of full attention: the tokens that a query sees, or None for
+        all; the leading tokens kept for ever; and whether the window is a chunk that does not slide.
+    max_step_tokens : int, optional
+        Most new tokens of a sequence in one step; required where a window is given.
     events : {None, "digests", "tokens"}
         Whether to record what the prefix cache stores and removes, for `events`; with token ids or without.
     fingerprint : bytes
@@ -57,157 +59,7 @@ cdef class SequenceTable(CompactTable):
     array([4], dtype=int32)
     """
 
-    # -- sharing, rolling back, letting go --------------------------------------------------------
-
-    def fork(self, ids, n=1, at=None):
-        """New sequences that share every block up to a position; copies happen at the first write.
-
-        Parameters
-        ----------
-        ids : int64 [m]
-            Parents, each once; they stay.
-        n : int
-            Children per parent.
-        at : int or int32 [m], optional
-            Position to fork at, from the pad to the parent's position (the default).
-
-        Returns
-        -------
-        int64 [m, n]
-            Handles of the children.
-
-        Raises
-        ------
-        OutOfSequences
-            Fewer than m * n rows are vacant.
-        InvalidSequence, SwappedOut, StepOpen
-            A handle names no live sequence, one that is swapped out, or one in an open step.
-        ValueError
-            A handle is named twice, or a position lies before the pad or beyond the sequence.
-        """
-        cdef int64_t per_parent = bounded_int(n, "n", 0, INT32_MAX)
-        cdef Int64s handles = handles_of(ids)
-        cdef Int32s cuts = None if at is None else own_counts(at, handles.n, "at")
-        cdef int64_t wanted = handles.n * per_parent
-        cdef Py_ssize_t i, k
-        if handles.n > 0 and per_parent > self.max_sequences:
-            raise OutOfSequences(f"n is {n}; the cache has {self.max_sequences} rows (max_sequences)")
-        cdef int64_t *handle
-        children = new_int64s(handles.n * per_parent, &handle)
-        with cython.critical_section(self.pool):
-            self.c_name(handles, CLOSED)
-            self.c_check_cuts(cuts, handles.n, "at")
-            if wanted > self.num_vacant:
-                raise OutOfSequences(
-                    f"{wanted} rows wanted, {self.num_vacant} of {self.max_sequences} are "
-                    "vacant; release sequences, or make the cache with a larger max_sequences"
-                )
-            for i in range(handles.n):
-                for k in range(per_parent):
-                    handle[i * per_parent + k] = self.c_fork(self.named[i], self.c_cut(cuts, i))
-        return children.reshape(handles.n, per_parent)
-
-    cdef int64_t c_fork(self, int32_t row, int32_t cut) noexcept nogil:
-        """Handle of a new row that shares the blocks of `row` up to position `cut`."""
-        cdef int32_t child
-        self.c_publish_rest(row)
-        child = self.c_open_row()
-        cdef int32_t blocks = self.c_blocks_for(cut)
-        cdef int32_t *table = self.c_table(child)
-        memcpy(table, self.c_table(row), blocks * sizeof(int32_t))
-        self.pool.c_share(table, blocks)
-        self.rows[child].num_blocks = blocks
-        self.c_place(child, cut)
-        self.rows[child].pad = self.rows[row].pad
-        self.rows[child].keys = self.keys.c_share(self.rows[row].keys)
-        self.rows[child].level = self.rows[row].level
-        self.rows[child].publishes = self.rows[row].publishes and self.c_is_settled(row, cut)
-        self.rows[child].node = self.rows[row].node
-        self.rows[child].num_published = self.rows[row].num_published
-        self.c_unpublish_row(child, self.c_block_of(cut))
-        return self.c_handle(child)
-
-    def reorder(self, ids, parents):
-        """Beam step: sequence i goes on from where ``ids[parents[i]]`` is; handles stay.
-
-        Only tables and references change; copies happen at the first write.
-
-        Parameters
-        ----------
-        ids : int64 [n]
-            Sequences, each once.
-        parents : int32 [n]
-            For each of them an index into `ids`; one may be named more than once, or never.
-
-        Raises
-        ------
-        InvalidSequence, SwappedOut, StepOpen
-            A handle names no live sequence, one that is swapped out, or one in an open step.
-        ValueError
-            A handle is named twice, or an entry of `parents` is no index into `ids`.
-
-        Notes
-        -----
-        A sequence that goes on from another gives up what admit had allotted to it beyond its position.
-        """
-        cdef Int64s handles = handles_of(ids)
-        cdef Int32s sources = own_int32s(parents, "parents")
-        cdef Py_ssize_t n = handles.n
-        cdef int32_t i
-        cdef int32_t *scratch
-        cdef Row *former
-        if sources.n != n:
-            raise ValueError(f"parents has {sources.n} entries for {n} sequences")
-        for i in range(n):
-            if not 0 <= sources.data[i] < n:
-                raise ValueError(f"parents holds {sources.data[i]} at {i}; it must be an index into ids, 0 to {n - 1}")
-        with cython.critical_section(self.pool):
-            self.c_name(handles, CLOSED)
-            former = <Row *>malloc(n * sizeof(Row) + 1)
-            scratch = <int32_t *>malloc(n * <size_t>self.pitch * sizeof(int32_t) + 1)
-            if not former or not scratch:
-                free(former)
-                free(scratch)
-                raise MemoryError(f"no memory to reorder {n} sequences of up to {self.pitch} blocks")
-            self.c_reorder(sources.data, <int32_t>n, former, scratch)
-            free(former)
-            free(scratch)
-
-    cdef void c_reorder(self, const int32_t *parents, int32_t n, Row *former, int32_t *scratch) noexcept nogil:
-        """Rows that change parents take references first, then let go of their own."""
-        cdef int32_t i, row, blocks
-        cdef RowKeys *own_keys
-        for i in range(n):
-            self.c_publish_rest(self.named[i])
-        for i in range(n):
-            row = self.named[i]
-            former[i] = self.rows[row]
-            memcpy(scratch + <size_t>i * self.pitch, self.c_table(row), former[i].num_blocks * sizeof(int32_t))
-        for i in range(n):
-            if parents[i] != i:
-                self.pool.c_share(
-                    scratch + <size_t>parents[i] * self.pitch, self.c_blocks_for(former[parents[i]].position)
-                )
-        for i in range(n):
-            row = self.named[i]
-            if parents[i] == i:
-                continue
-            own_keys = self.rows[row].keys
-            self.c_drop_blocks(row, 0)
-            blocks = self.c_blocks_for(former[parents[i]].position)
-            memcpy(self.c_table(row), scratch + <size_t>parents[i] * self.pitch, blocks * sizeof(int32_t))
-            self.rows[row].num_blocks = blocks
-            self.c_place(row, former[parents[i]].position)
-            self.rows[row].pad = former[parents[i]].pad
-            self.rows[row].node = former[parents[i]].node
-            self.rows[row].num_published = former[parents[i]].num_published
-            self.rows[row].publishes = former[parents[i]].publishes
-            self.rows[row].level = former[parents[i]].level
-            self.rows[row].keys = self.keys.c_share(former[parents[i]].keys)
-            former[i].keys = own_keys
-        for i in range(n):      # last, since a row that went on from this one has shared them by then
-            if parents[i] != i:
-                self.keys.c_leave(former[i].keys)
+    # -- rolling back, letting go -----------------------------------------------------------------
 
     def truncate(self, ids, positions):
         """Roll back to earlier positions; the index keeps what was published.
@@ -247,28 +99,6 @@ cdef class SequenceTable(CompactTable):
                 self.rows[row].publishes = self.rows[row].publishes and self.c_is_settled(row, cut)
                 self.c_place(row, cut)
         return usable
-
-    cdef inline bint c_is_settled(self, int32_t row, int32_t cut) noexcept nogil:
-        """Whether what is left up to `cut` is still what the row's keys say."""
-        return self.rows[row].keys == NULL or cut >= self.rows[row].keys.settled
-
-    cdef int32_t c_cut(self, Int32s cuts, Py_ssize_t i) noexcept nogil:
-        """Position to cut named row i at; no cuts: where it is; one: the same for all."""
-        if cuts is None:
-            return self.rows[self.named[i]].position
-        return cuts.data[i if i < cuts.n else 0]
-
-    cdef int c_check_cuts(self, Int32s cuts, Py_ssize_t n, str name) except -1:
-        cdef Py_ssize_t i
-        cdef Row *row
-        for i in range(n):
-            row = &self.rows[self.named[i]]
-            if not row.pad <= self.c_cut(cuts, i) <= row.position:
-                raise ValueError(
-                    f"{name} is {self.c_cut(cuts, i)} for entry {i}; it must be {row.pad} (the pad) to {row.position} "
-                    "(the position)"
-                )
-        return 0
 
     def release(self, ids):
         """Let sequences go. Their published blocks stay findable until the memory is wanted.
@@ -371,10 +201,12 @@ cdef class SequenceTable(CompactTable):
         """A `CacheStats` snapshot. O(blocks + rows)."""
         cdef int64_t tokens = 0
         cdef int32_t row
+        cdef tuple held
         with cython.critical_section(self.pool):
             for row in range(self.max_sequences):
                 if self.rows[row].state == LIVE or self.rows[row].state == SWAPPED:
                     tokens += self.rows[row].position - self.rows[row].pad
+            held = tuple([self.c_held(side) for side in range(-1, self.num_sides)])
             return CacheStats(
                 num_blocks=self.pool.num_blocks,
                 free=self.pool.num_free,
@@ -387,6 +219,7 @@ cdef class SequenceTable(CompactTable):
                 published=self.index.num_nodes,
                 sequences=self.num_sequences,
                 tokens=tokens,
+                group_blocks=held,
                 query_tokens=self.query_tokens,
                 hit_tokens=self.hit_tokens,
                 copies=self.num_copies,
@@ -395,3 +228,13 @@ cdef class SequenceTable(CompactTable):
                 swapped=self.num_swapped,
                 bookkeeping_bytes=self.nbytes,
             )
+
+    cdef int64_t c_held(self, int32_t side):
+        """Table entries of a layer group that name a block; side -1 is group 0."""
+        cdef int64_t held = 0
+        cdef int32_t row, j
+        for row in range(self.max_sequences):
+            if self.rows[row].state != VACANT:
+                for j in range(self.rows[row].num_blocks if side < 0 else self.sides[side].filled[row]):
+                    held += self.c_side_table(side, row)[j] != ZERO_BLOCK
+        return held

@@ -20,8 +20,7 @@ cdef enum:              # how long a view of an array is
     SEQUENCES
     BOUNDS              # one more than sequences
     TOKENS
-    COPIES
-    NEW
+    COPIES, NEW
 
 
 cdef class Step:
@@ -103,12 +102,21 @@ cdef class Step:
             buffers.c.num_shared = len(given["shared_prefixes"])
         step.block_size = block_size
         step.buffers = buffers
+        step.group = group
         return step
 
     cdef inline StepBuffers c_open(self):
         if self.buffers is None:
             raise StepClosed("this step was committed or abandoned; its arrays belong to the next one")
         return self.buffers
+
+    cdef int c_shut(self) except -1:
+        """Close the step and its views."""
+        cdef Step view
+        self.buffers = None
+        for view in self.views or ():
+            view.buffers = None
+        return 0
 
     @property
     def closed(self):
@@ -130,27 +138,19 @@ cdef class Step:
         cdef int32_t n
         with cython.critical_section(self):
             buffers = self.c_open()
-            if which == TOKENS:
-                n = buffers.c.num_tokens
-            elif which == SEQUENCES:
-                n = buffers.c.num_sequences
-            elif which == COPIES:
-                n = buffers.group.c.num_copies
-            else:
-                n = buffers.group.c.num_new
-            return buffers.group.c_view(name, n)
+            n = (buffers.c.num_tokens if which == TOKENS else buffers.c.num_sequences if which == SEQUENCES
+                 else self.group.c.num_copies if which == COPIES else self.group.c.num_new)
+            return self.group.c_view(name, n)
 
     @property
     def num_sequences(self):
         """Sequences of the step."""
-        cdef StepBuffers buffers = self.c_open()
-        return buffers.c.num_sequences
+        return self.c_open().c.num_sequences
 
     @property
     def num_tokens(self):
         """New tokens of all sequences together."""
-        cdef StepBuffers buffers = self.c_open()
-        return buffers.c.num_tokens
+        return self.c_open().c.num_tokens
 
     @property
     def ids(self):
@@ -196,9 +196,29 @@ cdef class Step:
 
     @property
     def groups(self):
-        """The per-group arrays of each layer group; the step's own are those of group 0."""
-        self.c_open()
-        return (self,)
+        """Steps that show the arrays of each layer group: this one is that of group 0.
+
+        The others are for reading: only this one is committed or abandoned, and closes them.
+        """
+        with cython.critical_section(self):
+            self.c_open()
+            if self.group.sibling is None:
+                return (self,)
+            if self.views is None:
+                views = self.c_views()
+                self.c_open()       # making them may have run a finalizer that closed the step
+                self.views = views
+            return (self, *self.views)
+
+    cdef tuple c_views(self):
+        cdef GroupBuffers group = self.group.sibling
+        cdef list views = []
+        while group is not None:
+            view = <Step>Step.__new__(Step)
+            view.block_size, view.buffers, view.group = self.block_size, self.buffers, group
+            views.append(view)
+            group = group.sibling
+        return tuple(views)
 
     @property
     def block_tables(self):
@@ -243,17 +263,17 @@ cdef class Step:
         cdef int64_t total = 0
         if self.told is not None:
             return self.told
-        for k in range(buffers.group.c.num_told):
-            total += buffers.group.c.widths[buffers.group.c.told[2 * k]] - buffers.group.c.told[2 * k + 1]
+        for k in range(self.group.c.num_told):
+            total += self.group.c.widths[self.group.c.told[2 * k]] - self.group.c.told[2 * k + 1]
         if total > INT32_MAX // 3:
             raise ValueError(f"{total} changed table entries are too many for one array; read block_tables instead")
         array = new_int32s(3 * total, &out)
         self.c_open()       # that allocation may have run a finalizer that closed the step
-        for k in range(buffers.group.c.num_told):
-            i = buffers.group.c.told[2 * k]
-            width = buffers.group.c.widths[i]
-            place = buffers.group.c.block_tables + <size_t>i * buffers.group.c.width
-            for j in range(buffers.group.c.told[2 * k + 1], width):
+        for k in range(self.group.c.num_told):
+            i = self.group.c.told[2 * k]
+            width = self.group.c.widths[i]
+            place = self.group.c.block_tables + <size_t>i * self.group.c.width
+            for j in range(self.group.c.told[2 * k + 1], width):
                 out[0], out[1], out[2] = buffers.c.held_rows[i], j, place[j]
                 out += 3
         array.flags.writeable = False
@@ -266,7 +286,6 @@ cdef class Step:
 
         None unless extend was asked for a cascade. The shared blocks lie before every new token.
         """
-        cdef StepBuffers buffers
         with cython.critical_section(self):
             buffers = self.c_open()
             return None if buffers.c.num_shared < 0 else buffers.c_view("shared_prefixes", buffers.c.num_shared)
@@ -302,8 +321,8 @@ cdef class Step:
                 first = buffers.c.qo_indptr[s]
                 for k in range(<int32_t>(ends[s + 1] - ends[s])):
                     if path[ends[s] + k] != k:
-                        src.append(buffers.group.c.slots[first + path[ends[s] + k]])
-                        dst.append(buffers.group.c.slots[first + k])
+                        src.append(self.group.c.slots[first + path[ends[s] + k]])
+                        dst.append(self.group.c.slots[first + k])
         return np.array(src, np.int64), np.array(dst, np.int64)
 
     cdef tuple c_accepted(self, accepted):
@@ -373,7 +392,7 @@ cdef class Step:
             indptr[s + 1] = indptr[s] + blocks
             last[s] = length - (blocks - 1) * size if blocks > 0 else 0
             for j in range(blocks):
-                indices[filled] = buffers.group.c.block_tables[<Py_ssize_t>s * buffers.group.c.width + j]
+                indices[filled] = self.group.c.block_tables[<Py_ssize_t>s * self.group.c.width + j]
                 filled += 1
         self.csr = (indptr.base, indices.base[:filled], last.base[:n])
         for array in self.csr:

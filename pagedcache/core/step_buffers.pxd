@@ -9,6 +9,7 @@ cdef struct GroupArrays:            # what each layer group has for itself
     int32_t num_copies
     int32_t num_new
     int32_t num_told
+    int32_t num_copiers             # while extend counts
     int32_t *block_tables           # [max_sequences, width]; -1 beyond widths[place]
     int32_t *widths                 # [max_sequences] entries of each place that name a block
     int32_t *kv_starts              # [max_sequences]
@@ -16,6 +17,9 @@ cdef struct GroupArrays:            # what each layer group has for itself
     int32_t *copies                 # [.., 2] source block, destination block
     int32_t *new_blocks             # [..]
     int32_t *told                   # [.., 2] places with entries that no step has told yet, and the first of those
+    int32_t *appended               # [max_sequences] blocks that the step appended to the row
+    int32_t *copiers                # [max_sequences] sequences whose last block was copied, in the order of copies
+    GroupArrays *next               # the next layer group's
 
 
 cdef struct StepArrays:             # what all layer groups share, and what closing the step needs
@@ -33,8 +37,6 @@ cdef struct StepArrays:             # what all layer groups share, and what clos
     int32_t *shared_prefixes        # [.., 3] first sequence, how many, leading blocks they share
     int32_t *held_rows              # [max_sequences] table row at this place; beyond the step's: one that was, or -1
     int32_t *places                 # [max_sequences] by table row: the last place it was shown at, or -1
-    int32_t *appended               # [max_sequences] blocks that the step appended to the row
-    int32_t *copiers                # [max_sequences] sequences whose last block was copied, in the order of copies
 
 
 cdef class Buffers:
@@ -48,6 +50,7 @@ cdef class Buffers:
 
 cdef class GroupBuffers(Buffers):
     cdef GroupArrays c
+    cdef GroupBuffers sibling       # the next layer group's; a list would be emptied by the collector
     cdef int32_t max_sequences
 
     cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new) except -1
@@ -56,7 +59,7 @@ cdef class GroupBuffers(Buffers):
 
 cdef class StepBuffers(Buffers):
     cdef StepArrays c
-    cdef GroupBuffers group         # layer group 0, the one in use
+    cdef GroupBuffers group         # layer group 0's, the first of a chain
     cdef readonly int32_t number    # of these buffers among the table's
     cdef StepBuffers sibling        # the table's next buffers
     cdef object step                # the open Step that has them, or None

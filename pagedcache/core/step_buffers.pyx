@@ -58,6 +58,8 @@ cdef class GroupBuffers(Buffers):
         self.c.widths = <int32_t *>self.c_new("widths", max_sequences + 1, np.int32, 0)
         self.c.kv_starts = <int32_t *>self.c_new("kv_starts", max_sequences + 1, np.int32, 0)
         self.c.told = <int32_t *>self.c_new("told", (max_sequences + 1, 2), np.int32, 0)
+        self.c.appended = <int32_t *>self.c_new("appended", max_sequences + 1, np.int32, 0)
+        self.c.copiers = <int32_t *>self.c_new("copiers", max_sequences + 1, np.int32, 0)
         self.c_fit(FIRST_WIDTH, max_sequences + 1, 8, max_sequences + 1)
 
     cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new) except -1:
@@ -89,10 +91,11 @@ cdef class GroupBuffers(Buffers):
 
 @cython.no_gc_clear    # a table that is collected still reads them
 cdef class StepBuffers(Buffers):
-    """Owner of the arrays that all layer groups share."""
+    """Owner of the arrays that all layer groups share, and of each group's."""
 
-    def __cinit__(self, int32_t max_sequences, int32_t number=0):
+    def __cinit__(self, int32_t max_sequences, int32_t number=0, int32_t num_groups=1):
         cdef Py_ssize_t rows = max_sequences + 1
+        cdef GroupBuffers group
         self.number = number
         self.c.ids = <int64_t *>self.c_new("ids", rows, np.int64, 0)
         self.c.qo_indptr = <int32_t *>self.c_new("qo_indptr", rows, np.int32, 0)
@@ -101,18 +104,23 @@ cdef class StepBuffers(Buffers):
         self.c.shared_prefixes = <int32_t *>self.c_new("shared_prefixes", (rows, 3), np.int32, 0)
         self.c.held_rows = <int32_t *>self.c_new("held_rows", rows, np.int32, -1)
         self.c.places = <int32_t *>self.c_new("places", rows, np.int32, -1)
-        self.c.appended = <int32_t *>self.c_new("appended", rows, np.int32, 0)
-        self.c.copiers = <int32_t *>self.c_new("copiers", rows, np.int32, 0)
         self.c.num_shared = -1
-        self.group = GroupBuffers(max_sequences)
+        self.group = group = GroupBuffers(max_sequences)
+        for _ in range(num_groups - 1):
+            group.sibling = GroupBuffers(max_sequences)
+            group.c.next = &group.sibling.c
+            group = group.sibling
         self.c_fit(0, rows, 0, 0)
 
     cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new) except -1:
         """Make room in every array; in a wider table no row stands at its place yet."""
         cdef int64_t room
-        if width > self.group.c.width:
-            memset(self.c.held_rows, 0xFF, (self.group.max_sequences + 1) * sizeof(int32_t))
-        self.group.c_fit(width, tokens, copies, new)
+        cdef GroupBuffers group = self.group
+        if width > group.c.width:
+            memset(self.c.held_rows, 0xFF, (group.max_sequences + 1) * sizeof(int32_t))
+        while group is not None:
+            group.c_fit(width, tokens, copies, new)
+            group = group.sibling
         if tokens > self.c.room_tokens:
             room = grown(self.c.room_tokens, tokens)
             self.c.positions = <int64_t *>self.c_new("positions", room, np.int64, 0)

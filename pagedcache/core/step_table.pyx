@@ -13,10 +13,11 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
 from pagedcache.core.arguments cimport Int32s, Int64s, counts_of, handles_of, int32s_of
-from pagedcache.core.row_table cimport DOOMED, VACANT
+from pagedcache.core.demand_table cimport Demand
+from pagedcache.core.row_table cimport DOOMED, VACANT, RowTable
 from pagedcache.core.step cimport Step
-from pagedcache.core.step_buffers cimport StepArrays, StepBuffers
-from pagedcache.core.step_filler cimport Demand, StepFiller
+from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
+from pagedcache.core.step_filler cimport StepFiller
 
 from pagedcache.core._checks import require
 from pagedcache.errors import StepBusy, StepClosed
@@ -28,21 +29,18 @@ cdef class StepTable(StepFiller):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b""
+        fingerprint=b"", side_groups=(), max_step_tokens=None
     ):
         self.serials = <int64_t *>calloc(self.num_buffers, sizeof(int64_t))
         if not self.serials:
             raise MemoryError(f"no memory for {steps_in_flight} steps")
 
     def __dealloc__(self):
-        cdef int32_t k, pair
-        cdef StepBuffers buffers
+        cdef int32_t k
         if self.pool is not None:
             with cython.critical_section(self.pool):
                 for k in range(self.num_open):
-                    buffers = self.c_buffers(k)
-                    for pair in range(buffers.group.c.num_copies):
-                        self.pool.c_decref(buffers.group.c.copies[2 * pair])
+                    self.c_drop_sources(self.group_arrays[self.order[k]])
                 for k in range(self.num_deferred):
                     self.pool.c_decref(self.deferred[k].block)
         free(self.serials)
@@ -145,6 +143,7 @@ cdef class StepTable(StepFiller):
                 self.c_find_shared(buffers)
             self.pool.c_note_peak()
             step.buffers = buffers
+            step.group = buffers.group
             buffers.step = step
             self.serial += 1
             self.serials[self.num_open] = self.serial
@@ -197,6 +196,11 @@ cdef class StepTable(StepFiller):
             self.c_refuse(handles.data[i], i)
         if self.counts[i] < 0:
             raise ValueError(f"counts holds {self.counts[i]} at {i}; it must be 0 to {INT32_MAX}")
+        if 0 < self.max_step_tokens < self.counts[i]:
+            raise ValueError(
+                f"counts holds {self.counts[i]} at {i}; max_step_tokens is {self.max_step_tokens}, by which windows keep "
+                "their blocks: give the tokens in more steps"
+            )
         end = self.rows[self.named[i]].end
         raise ValueError(
             f"{self.counts[i]} tokens at position {end} (entry {i}) make {<int64_t>end + self.counts[i]}, beyond "
@@ -222,34 +226,59 @@ cdef class StepTable(StepFiller):
         """
         cdef StepBuffers buffers
         cdef StepArrays *arrays
-        cdef int32_t *copies
-        cdef int32_t i, row, pair, j
+        cdef int32_t i, row, side
         with cython.critical_section(self.pool, step):
             self.c_require_open(step, oldest=False)
             buffers = step.buffers
             arrays = &buffers.c
-            copies = buffers.group.c.copies
             for i in range(arrays.num_sequences - 1, -1, -1):
                 row = arrays.held_rows[i]
                 self.rows[row].clean = 0    # whoever replays the diffs may never have seen this step's
+                for side in range(self.num_sides):
+                    self.sides[side].clean[row] = 0
                 self.c_hide(row)
                 self.rows[row].end -= arrays.qo_indptr[i + 1] - arrays.qo_indptr[i]
-                if arrays.appended[i] > 0:
-                    self.c_drop_blocks(row, self.rows[row].num_blocks - arrays.appended[i])
-            for pair in range(buffers.group.c.num_copies - 1, -1, -1):
-                row = arrays.held_rows[arrays.copiers[pair]]
-                j = self.c_block_of(self.rows[row].end)
-                if self.rows[row].partial == self.rows[row].end:
-                    self.c_table(row)[self.rows[row].num_blocks] = copies[2 * pair + 1]
-                    self.rows[row].num_blocks += 1
-                else:
-                    self.pool.c_decref(copies[2 * pair + 1])
-                self.c_table(row)[j] = copies[2 * pair]
-                self.num_copies -= 1
-            buffers.group.c.num_copies = 0      # the sources are the rows' again
+                self.c_take_back(buffers, i, 0)
+            self.c_take_back_copies(buffers)
             for i in range(arrays.num_sequences):
                 self.c_finish_row(arrays.held_rows[i])
             self.c_close(step)
+
+    cdef void c_take_back(self, StepBuffers buffers, int32_t i, int32_t keep) noexcept nogil:
+        """Drop what the step appended to its sequence i beyond entry `keep`."""
+        cdef int32_t row = buffers.c.held_rows[i], side
+        cdef GroupArrays *group = &buffers.group.c
+        RowTable.c_drop_blocks(self, row, max(keep, self.rows[row].num_blocks - group.appended[i]))
+        for side in range(self.num_sides):
+            group = group.next
+            self.c_drop_side(side, row, max(keep, self.sides[side].filled[row] - group.appended[i]))
+
+    cdef void c_take_back_copies(self, StepBuffers buffers) noexcept nogil:
+        """Give the rows, whose ends are back, their source blocks again."""
+        cdef GroupArrays *group = &buffers.group.c
+        cdef int32_t pair, row, side = -1
+        while group != NULL:
+            for pair in range(group.num_copies - 1, -1, -1):
+                row = buffers.c.held_rows[group.copiers[pair]]
+                if self.rows[row].partial == self.rows[row].end:
+                    self.c_table(row)[self.rows[row].num_blocks] = group.copies[2 * pair + 1]
+                    self.rows[row].num_blocks += 1
+                else:
+                    self.pool.c_decref(group.copies[2 * pair + 1])
+                self.c_side_table(side, row)[self.c_block_of(self.rows[row].end)] = group.copies[2 * pair]
+                self.num_copies -= 1
+            group.num_copies = 0
+            side += 1
+            group = group.next
+
+    cdef void c_drop_sources(self, GroupArrays *group) noexcept nogil:
+        """Drop a step's references to the sources of its copies."""
+        cdef int32_t pair
+        while group != NULL:
+            for pair in range(group.num_copies):
+                self.pool.c_decref(group.copies[2 * pair])
+            group.num_copies = 0
+            group = group.next
 
     cdef int c_require_open(self, Step step, bint oldest) except -1:
         if step.owner is not self:
@@ -285,7 +314,7 @@ cdef class StepTable(StepFiller):
         self.num_deferred -= done
         for k in range(self.num_deferred if done > 0 else 0):
             self.deferred[k] = self.deferred[k + done]
-        step.buffers = None
+        step.c_shut()
         buffers.step = None
         return 0
 
@@ -293,12 +322,14 @@ cdef class StepTable(StepFiller):
         """Also what open steps hold: a reference to the source of each copy, and what was given up meanwhile."""
         cdef dict references = StepFiller.c_references(self)
         cdef int32_t pair, k
-        cdef StepBuffers buffers
+        cdef const GroupArrays *group
         for k in range(self.num_open):
-            buffers = self.c_buffers(k)
-            for pair in range(buffers.group.c.num_copies):
-                source = buffers.group.c.copies[2 * pair]
-                references[source] = references.get(source, 0) + 1
+            group = self.group_arrays[self.order[k]]
+            while group != NULL:
+                for pair in range(group.num_copies):
+                    source = group.copies[2 * pair]
+                    references[source] = references.get(source, 0) + 1
+                group = group.next
         for k in range(self.num_deferred):
             references[self.deferred[k].block] = references.get(self.deferred[k].block, 0) + 1
         return references

@@ -1,10 +1,13 @@
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from pagedcache.core.cache_table cimport CacheTable
 
 
 cdef class SwapTable(CacheTable):
-    cdef bint c_is_own(self, int32_t block) noexcept nogil
+    cdef int64_t c_places_for(self, int32_t positions) noexcept nogil
+    cdef int64_t c_all_places(self, int32_t row) noexcept nogil
+    cdef int32_t *c_entry(self, int32_t row, int64_t place) noexcept nogil
+    cdef bint c_is_own(self, int32_t row, int64_t place) noexcept nogil
     cdef bint c_is_swap_list(self, int32_t n, const int32_t *blocks, Py_ssize_t count) noexcept nogil
     cdef int32_t c_own_blocks(self, int32_t row) noexcept nogil
     cdef int32_t c_swap_out(self, int32_t row) noexcept nogil

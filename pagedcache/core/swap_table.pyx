@@ -40,19 +40,20 @@ cdef class SwapTable(CacheTable):
         Returns
         -------
         blocks : int32 [m]
-            Those that hold tokens and that only their sequence holds, in logical order.
+            Those that hold tokens and that only their sequence holds, in logical order, group by group.
         indptr : int64 [n + 1]
             Those of sequence i are ``blocks[indptr[i]:indptr[i + 1]]``.
         """
         cdef Int64s handles = handles_of(ids)
         cdef list blocks = [], indptr = [0]
-        cdef int32_t i, j, row
+        cdef int32_t i, row
+        cdef int64_t place
         with cython.critical_section(self.pool):
             for i in range(self.c_name(handles, CLOSED)):
                 row = self.named[i]
-                for j in range(self.c_blocks_for(self.rows[row].position)):
-                    if self.c_is_own(self.c_table(row)[j]):
-                        blocks.append(self.c_table(row)[j])
+                for place in range(self.c_places_for(self.rows[row].position)):
+                    if self.c_is_own(row, place):
+                        blocks.append(self.c_entry(row, place)[0])
                 indptr.append(len(blocks))
         return np.array(blocks, np.int32), np.array(indptr, np.int64)
 
@@ -87,7 +88,7 @@ cdef class SwapTable(CacheTable):
                 row = self.named[i]
                 count = self.c_own_blocks(row)
                 swapped = <SwappedBlocks *>malloc(
-                    sizeof(SwappedBlocks) + count * (1 + <size_t>self.block_size) * sizeof(int32_t)
+                    sizeof(SwappedBlocks) + count * (sizeof(int64_t) + <size_t>self.block_size * sizeof(int32_t))
                 )
                 if not swapped:
                     for k in range(i):
@@ -95,56 +96,82 @@ cdef class SwapTable(CacheTable):
                         self.rows[self.named[k]].swapped = NULL
                     raise MemoryError(f"no memory to keep the token ids of {count} blocks")
                 swapped.count = count
-                swapped.logical = <int32_t *>(swapped + 1)
-                swapped.tokens = swapped.logical + count
+                swapped.places = <int64_t *>(swapped + 1)
+                swapped.tokens = <int32_t *>(swapped.places + count)
                 self.rows[row].swapped = swapped
             self.pool.policy.c_tick()
             for i in range(n):
                 usable += self.c_swap_out(self.named[i])
         return usable
 
+    cdef inline int64_t c_places_for(self, int32_t positions) noexcept nogil:
+        """Places up to a position, in all groups: entry after entry, group after group."""
+        return (self.num_sides + <int64_t>1) * self.c_blocks_for(positions)
+
+    cdef inline int32_t *c_entry(self, int32_t row, int64_t place) noexcept nogil:
+        cdef int32_t groups = self.num_sides + 1
+        return self.c_side_table(<int32_t>(place % groups) - 1, row) + place // groups
+
+    cdef bint c_is_own(self, int32_t row, int64_t place) noexcept nogil:
+        """Whether there is a block that only this sequence holds; the fence queue is no holder."""
+        cdef int32_t entry = <int32_t>(place // (self.num_sides + 1)), side = <int32_t>(place % (self.num_sides + 1)) - 1
+        cdef int32_t block
+        if entry >= (self.rows[row].num_blocks if side < 0 else self.sides[side].filled[row]):
+            return False
+        block = self.c_entry(row, place)[0]
+        return block != ZERO_BLOCK and self.pool.records[block].refcount - self.pool.fences.c_has(block) == 1
+
     cdef bint c_is_swap_list(self, int32_t n, const int32_t *blocks, Py_ssize_t count) noexcept nogil:
         """Whether the named rows would give up just these blocks with tokens."""
         cdef Py_ssize_t seen = 0
-        cdef int32_t i, j, row
+        cdef int32_t i, row
+        cdef int64_t place
         for i in range(n):
             row = self.named[i]
-            for j in range(self.c_blocks_for(self.rows[row].position)):
-                if self.c_is_own(self.c_table(row)[j]):
-                    if seen == count or blocks[seen] != self.c_table(row)[j]:
+            for place in range(self.c_places_for(self.rows[row].position)):
+                if self.c_is_own(row, place):
+                    if seen == count or blocks[seen] != self.c_entry(row, place)[0]:
                         return False
                     seen += 1
         return seen == count
 
-    cdef inline bint c_is_own(self, int32_t block) noexcept nogil:
-        """Whether only one sequence holds the block; the fence queue is no holder."""
-        return self.pool.records[block].refcount - self.pool.fences.c_has(block) == 1
+    cdef int64_t c_all_places(self, int32_t row) noexcept nogil:
+        """Places up to the last block of the row in any group, allotted ones included."""
+        cdef int32_t side, blocks = self.rows[row].num_blocks
+        for side in range(self.num_sides):
+            blocks = max(blocks, self.sides[side].filled[row])
+        return (self.num_sides + <int64_t>1) * blocks
 
     cdef int32_t c_own_blocks(self, int32_t row) noexcept nogil:
-        cdef int32_t j, own = 0
-        for j in range(self.rows[row].num_blocks):
-            own += self.c_is_own(self.c_table(row)[j])
+        cdef int32_t own = 0
+        cdef int64_t place
+        for place in range(self.c_all_places(row)):
+            own += self.c_is_own(row, place)
         return own
 
     cdef int32_t c_swap_out(self, int32_t row) noexcept nogil:
         """Keep what swap_in needs, and drop the row's own blocks, tail first; how many became usable."""
         cdef SwappedBlocks *swapped = self.rows[row].swapped
-        cdef int32_t *table = self.c_table(row)
         cdef size_t size = self.block_size
-        cdef int32_t j, k = 0, usable = 0
-        for j in range(self.rows[row].num_blocks):
-            if self.c_is_own(table[j]):
-                swapped.logical[k] = j
-                memcpy(swapped.tokens + k * size, self.index.tokens + table[j] * size, size * sizeof(int32_t))
+        cdef int32_t k = 0, usable = 0, side, block
+        cdef int64_t place
+        for place in range(self.c_all_places(row)):
+            if self.c_is_own(row, place):
+                swapped.places[k] = place
+                block = self.c_entry(row, place)[0]
+                memcpy(swapped.tokens + k * size, self.index.tokens + block * size, size * sizeof(int32_t))
                 k += 1
-        if k > 0:
-            self.c_unpublish_row(row, swapped.logical[0])
+        for k in range(swapped.count):
+            if swapped.places[k] % (self.num_sides + 1) == 0:
+                self.c_unpublish_row(row, <int32_t>(swapped.places[k] // (self.num_sides + 1)))
+                break
         for k in range(swapped.count - 1, -1, -1):
-            j = swapped.logical[k]
-            usable += self.pool.c_decref(table[j])
-            table[j] = ZERO_BLOCK
+            usable += self.pool.c_decref(self.c_entry(row, swapped.places[k])[0])
+            self.c_entry(row, swapped.places[k])[0] = ZERO_BLOCK
         self.rows[row].state = SWAPPED
         self.rows[row].clean = 0
+        for side in range(self.num_sides):
+            self.sides[side].clean[row] = 0
         self.c_hide(row)
         self.num_swapped += swapped.count
         return usable
@@ -215,7 +242,7 @@ cdef class SwapTable(CacheTable):
             swapped = self.rows[row].swapped
             most += swapped.count
             for k in range(swapped.count):
-                wanted += self.c_table(row)[swapped.logical[k]] == ZERO_BLOCK
+                wanted += self.c_entry(row, swapped.places[k])[0] == ZERO_BLOCK
         if wanted > self.pool.c_usable():
             raise self.c_out_of_blocks("swap_in", wanted, "release or swap out other sequences")
         blocks = <int32_t *>malloc(most * sizeof(int32_t) + 1)
@@ -231,14 +258,14 @@ cdef class SwapTable(CacheTable):
     cdef int32_t c_fill_gaps(self, int32_t row, int32_t *blocks) noexcept nogil:
         """A block for each entry of the row that has none; how many of `blocks` want their bytes."""
         cdef SwappedBlocks *swapped = self.rows[row].swapped
-        cdef int32_t *table = self.c_table(row)
-        cdef int32_t j, k, filled = 0
+        cdef int32_t *entry
+        cdef int32_t k, filled = 0
         for k in range(swapped.count):
-            j = swapped.logical[k]
-            if table[j] == ZERO_BLOCK:
-                self.pool.c_take(table[j - 1] if j > 0 else ZERO_BLOCK, 1, &table[j])
-            if j < self.c_blocks_for(self.rows[row].position):
-                blocks[filled] = table[j]
+            entry = self.c_entry(row, swapped.places[k])
+            if entry[0] == ZERO_BLOCK:
+                self.pool.c_take((entry - 1)[0] if swapped.places[k] > self.num_sides else ZERO_BLOCK, 1, entry)
+            if swapped.places[k] < self.c_places_for(self.rows[row].position):
+                blocks[filled] = entry[0]
                 filled += 1
         return filled
 
@@ -249,7 +276,7 @@ cdef class SwapTable(CacheTable):
         cdef int32_t k
         for k in range(swapped.count):
             memcpy(
-                self.index.tokens + self.c_table(row)[swapped.logical[k]] * size, swapped.tokens + k * size,
+                self.index.tokens + self.c_entry(row, swapped.places[k])[0] * size, swapped.tokens + k * size,
                 size * sizeof(int32_t)
             )
         self.num_swapped -= swapped.count
@@ -261,13 +288,13 @@ cdef class SwapTable(CacheTable):
         """Give back what `begin_swap_in` took: the sequences are swapped out as they were before."""
         cdef Int64s handles = handles_of(ids)
         cdef SwappedBlocks *swapped
-        cdef int32_t *table
+        cdef int32_t *entry
         cdef int32_t i, k
         with cython.critical_section(self.pool):
             for i in range(self.c_name(handles, AWAY)):
                 swapped = self.rows[self.named[i]].swapped
-                table = self.c_table(self.named[i])
                 for k in range(swapped.count - 1, -1, -1):
-                    if table[swapped.logical[k]] != ZERO_BLOCK:
-                        self.pool.c_decref(table[swapped.logical[k]])
-                        table[swapped.logical[k]] = ZERO_BLOCK
+                    entry = self.c_entry(self.named[i], swapped.places[k])
+                    if entry[0] != ZERO_BLOCK:
+                        self.pool.c_decref(entry[0])
+                        entry[0] = ZERO_BLOCK

@@ -63,6 +63,7 @@ class Report:
     new_tokens: int = 0
     guessed_tokens: int = 0  # proposed by a drafter
     accepted_tokens: int = 0  # of these, what the model would have chosen
+    preemptions: int = 0  # sequences that gave way when blocks ran out
     copied: int = 0  # blocks copied because a shared one was to be written
     prefill_seconds: float = 0.0  # in steps that had prompt tokens
     decode_seconds: float = 0.0  # in all others

@@ -87,6 +87,9 @@ class Reader:
             if event["kind"] == EventKind.REMOVED:
                 self.told.remove(digest)
                 continue
+            if event["kind"] == EventKind.MOVED:
+                assert digest in self.told
+                continue
             assert event["kind"] == EventKind.STORED and digest not in self.told
             namespace, blocks = named[digest]
             assert parent == (self.digest((namespace, blocks[:-1])) if len(blocks) > 1 else bytes(32))

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from drive import feed, in_threads, prefill, snapshot
 
-from pagedcache import Namespace, content, salt
+from pagedcache import Namespace, adapter, content, salt
 from pagedcache.core import BlockPool, EventKind, SequenceTable
 from pagedcache.digests import prompt_digests, root_digest
 
 pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
 
-STORED, REMOVED, CLEARED = EventKind.STORED, EventKind.REMOVED, EventKind.CLEARED
+STORED, REMOVED, CLEARED, MOVED = EventKind.STORED, EventKind.REMOVED, EventKind.CLEARED, EventKind.MOVED
+FIELDS = ("kind", "block", "digest", "parent", "namespace", "adapter", "keyed")
+SECRET = b"0123456789abcdef"
 
 
 @pytest.fixture
@@ -35,6 +37,9 @@ class Reader:
             elif event["kind"] == STORED:
                 assert digest not in self.stored, "stored twice"
                 self.stored[digest] = int(event["block"])
+            elif event["kind"] == MOVED:
+                assert self.stored[digest] != event["block"]
+                self.stored[digest] = int(event["block"])
             else:
                 assert self.stored.pop(digest) == event["block"]
         assert len(self.stored) == self.table.stats().published
@@ -43,7 +48,7 @@ class Reader:
 
 def test_nothing_happened(table):
     events = table.events()
-    assert len(events) == 0 and events.dtype.names == ("kind", "block", "digest", "parent", "tokens")
+    assert len(events) == 0 and events.dtype.names == (*FIELDS, "tokens")
 
 
 def test_a_stored_block_is_named_and_described(table):
@@ -60,7 +65,7 @@ def test_tokens_are_told_only_if_asked_for(make):
     table = make(events="digests")
     prefill(table, range(9))
     events = table.events()
-    assert events.dtype.names == ("kind", "block", "digest", "parent") and len(events) == 2
+    assert events.dtype.names == FIELDS and len(events) == 2
     assert np.arange(4, dtype=np.int32).tobytes() not in events.tobytes()
 
 
@@ -146,6 +151,68 @@ def test_an_adopted_block_is_not_told_again(table):
     feed(table, [a], [range(9)])
     feed(table, [b], [range(9)])
     assert table.stats().adopted == 2 and len(table.events()) == 2
+
+
+def test_a_block_that_moves_is_not_removed(make):
+    """Who heard REMOVED first would drop what continues the block; a router keeps prefixes as a tree."""
+    table = make(num_blocks=49, events="tokens")
+    reader, filler = Reader(table), table.pool.allocate(49)
+    table.pool.decref(filler[1::2])
+    sid = prefill(table, range(33))
+    table.pool.decref(filler[::2])
+    reader.follow()
+    assert table.compact() > 0
+    assert set(reader.follow().kinds[8:]) == {MOVED}
+    blocks = table.block_table(sid)[:8].tolist()
+    assert [reader.stored[digest] for digest in prompt_digests(range(33), 4)] == blocks
+    table.release([sid])
+    table.reset()
+    assert reader.follow().stored == {}
+
+
+def test_each_event_says_whose_it_is(table):
+    """Contract 17: who passes events on can keep them within their namespace."""
+    for namespace in (None, "a", Namespace("b", secret=SECRET), b"a\0"):
+        sid = prefill(table, range(9), namespace=namespace)
+        table.release([sid])
+    table.reset()
+    events = table.events()
+    told = list(zip(events["kind"].tolist(), events["namespace"].tolist(), strict=True))
+    assert told[:8] == [(STORED, name) for name in (b"", b"", b"a", b"a", b"b", b"b", b"a\0", b"a\0")]
+    assert sorted(told[8:]) == sorted((REMOVED, name) for _, name in told[:8])
+    digests = [digest.tobytes() for digest in events["digest"]]
+    assert digests[2:4] == prompt_digests(range(8), 4, namespace="a")
+
+
+@pytest.mark.parametrize(
+    ("keys", "named", "keyed"),
+    [
+        (None, b"", [False, False, False]),
+        ([adapter("lora")], b"lora", [False, False, False]),
+        ([adapter("lora"), salt("s", 5)], b"lora", [False, True, True]),
+        ([adapter("lora", start=1)], b"", [True, True, True]),
+        ([content("cat", 8, 10)], b"", [False, False, True]),
+    ],
+    ids=["plain", "adapter", "adapter and salt", "late adapter", "image"],
+)
+@pytest.mark.parametrize("namespace", [None, "a"])
+def test_each_event_says_what_else_tells_it_apart(table, keys, named, keyed, namespace):
+    sid = prefill(table, range(13), namespace=namespace, keys=[keys])
+    table.release([sid])
+    table.reset()
+    events = table.events()
+    assert events["adapter"].tolist() == [named] * 6 and events["keyed"].tolist() == [*keyed, *keyed[::-1]]
+
+
+def test_everything_can_be_told_anew(table):
+    reader = Reader(table)
+    prefill(table, range(9))
+    reader.follow()
+    prefill(table, range(20, 29))
+    fresh = Reader(table)
+    for event in table.events(anew=True):
+        fresh.kinds.append(int(event["kind"]))
+    assert fresh.kinds == [CLEARED] + [STORED] * 4 and len(table.events()) == 0
 
 
 def overrun(table, rounds=1200):
