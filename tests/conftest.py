@@ -56,3 +56,17 @@ def smollm2():
     except OSError as reason:
         pytest.skip(str(reason))
     return load_model(path)
+
+
+@pytest.fixture(scope="session")
+def gemma():
+    """(model, tokenizer) of Gemma 3 270M; its file is made once of what the extra ``gemma`` installs."""
+    pytest.importorskip("gguf")
+    pytest.importorskip("tokenizers")
+    from pagedcache.serving.models import find_model, load_model
+
+    try:
+        path = find_model("gemma-3-270m")
+    except OSError as reason:
+        pytest.skip(str(reason))
+    return load_model(path)

@@ -70,8 +70,6 @@ def weights(seed=0, *, biases=False, tied=True, rope_factors=False):
 
 def write(path, tensors=None, *, arch="llama", **metadata):
     """Write the model; `metadata` adds ``llama.*`` keys, dots written as two underscores, or replaces them."""
-    import gguf
-
     s = SIZES
     values = {
         "context_length": s["context"],
@@ -84,10 +82,18 @@ def write(path, tensors=None, *, arch="llama", **metadata):
         "attention.layer_norm_rms_epsilon": 1e-5,
     }
     values |= {name.replace("__", "."): value for name, value in metadata.items()}
+    named = {f"llama.{name}": value for name, value in values.items()}
+    return write_gguf(path, arch, named, weights() if tensors is None else tensors)
+
+
+def write_gguf(path, arch, values, tensors):
+    """Write a file with this metadata, these tensors and the vocabulary."""
+    import gguf
+
     writer = gguf.GGUFWriter(path, arch)
     for name, value in values.items():
         kinds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, bool: writer.add_bool}
-        kinds.get(type(value), writer.add_array)(f"llama.{name}", value)
+        kinds.get(type(value), writer.add_array)(name, value)
     tokens, types, merges = vocabulary()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -95,7 +101,7 @@ def write(path, tensors=None, *, arch="llama", **metadata):
     writer.add_token_types(types)
     writer.add_token_merges(merges)
     writer.add_eos_token_id(tokens.index("<|im_end|>"))
-    for name, tensor in (weights() if tensors is None else tensors).items():
+    for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

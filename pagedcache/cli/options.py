@@ -8,11 +8,13 @@ import click
 
 from pagedcache.backends import Backend, HasThreads, get
 from pagedcache.replay import SHIPPED, Trace, read_trace, shipped_trace
+from pagedcache.serving.models.gemma_file import GEMMA_NAME
 from pagedcache.sizing import ModelShape, read_shape
 from pagedcache.spec import MAX_BLOCK_SIZE, parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+RUNS = f"A GGUF file of architecture llama or gemma3, or {GEMMA_NAME}, which the extra gemma installs"
 BEAM_BLOCK_SIZE = 8  # tokens: beams share whole blocks, so more of smaller ones
 
 
@@ -50,9 +52,17 @@ def find_trace(name: str, block_size: int | None = None) -> Trace:
     return read_trace(name, block_size=block_size)
 
 
-def model_option(what: str) -> Callable[[Command], Command]:
+class FileOrName(click.Path):
+    """A model's file, or the name of one that `find_model` knows."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, which a name is not yet."""
+        return Path(value) if value == GEMMA_NAME else super().convert(value, param, ctx)
+
+
+def model_option(what: str, kind: type[click.Path] = click.Path) -> Callable[[Command], Command]:
     """Return the option that names a model's file."""
-    return click.option("--model", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=what)
+    return click.option("--model", type=kind(exists=True, dir_okay=False, path_type=Path), help=what)
 
 
 def cache_options(command: Command) -> Command:
@@ -61,7 +71,7 @@ def cache_options(command: Command) -> Command:
         memory_option,
         dtype_option,
         block_size_option,
-        model_option("A llama-architecture GGUF file; SmolLM2-135M-Instruct, fetched once, if not given."),
+        model_option(f"{RUNS}; SmolLM2-135M-Instruct, fetched once, if not given.", FileOrName),
     ):
         command = option(command)
     return command

@@ -7,7 +7,7 @@ import click
 from rich.text import Text
 
 from pagedcache.cli.loading import load
-from pagedcache.cli.options import block_size_option, json_option, model_option
+from pagedcache.cli.options import RUNS, FileOrName, block_size_option, json_option, model_option
 from pagedcache.cli.screen import Screen
 from pagedcache.cli.tables import print_table
 from pagedcache.sizing import SCENARIOS, Holding, measure, measure_beams
@@ -16,7 +16,7 @@ from pagedcache.sizing import SCENARIOS, Holding, measure, measure_beams
 @click.command()
 @block_size_option
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the beams' parents.")
-@model_option("A llama-architecture GGUF file: the beams are those that it finds, instead of random ones.")
+@model_option(f"{RUNS}: the beams are those that it finds, instead of random ones.", FileOrName)
 @json_option
 def scenarios(block_size: int, seed: int, model: Path | None, as_json: bool) -> None:
     """Measure what one sequence, ten short ones, beams and a mixture take of memory.

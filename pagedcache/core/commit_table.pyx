@@ -291,12 +291,12 @@ cdef class CommitTable(StepTable):
             if group.window == 0 or first <= group.first[row]:
                 continue
             table = self.c_side_table(side, row)
-            for j in range(group.first[row], first):
+            for j in range(max(group.first[row], self.c_sinks(side, entry.pad)), first):
                 self.c_give_up(row, table[j])
                 table[j] = ZERO_BLOCK
             self.c_spoil_side(side, row, group.first[row])
             group.first[row] = first
-            ahead = <int32_t>min(<int64_t>entry.num_blocks, <int64_t>first + group.most) - group.filled[row]
+            ahead = self.c_side_target(side, entry.num_blocks, first, entry.pad) - group.filled[row]
             ahead = min(ahead, self.pool.c_usable())
             if ahead > 0:
                 self.pool.c_make_vacant(ahead)

@@ -8,9 +8,9 @@ A side group's table has a place for the same logical blocks, of which a window 
 
     filled      by admit as far as `most` blocks reach, then as the sequence grows
     first       rises with the committed position (slide, in commit_table), to the first block that a query at that
-                position or behind it may see
+                position or behind it may see; sinks are kept all the same
 
-A side group without a window keeps all: `first` stays where the sinks end, at 0. What is beyond a row's position, or is
+A side group without a window keeps all: `first` stays 0. What is beyond a row's position, or is
 shared, is treated in every group alike.
 """
 
@@ -42,7 +42,7 @@ cdef class GroupTable(RowTable):
 
     cdef bint c_is_wanted(self, int32_t side, int32_t hits, int32_t entry) noexcept nogil:
         """Whether a sequence that goes on after `hits` blocks needs this one of them."""
-        return entry < self.sides[side].sinks or entry >= self.c_needed_from(side, hits)
+        return entry < self.c_sinks(side, 0) or entry >= self.c_needed_from(side, hits)
 
     cdef int32_t c_side_hits(self, int32_t side, const int32_t *table, int32_t hits) noexcept nogil:
         """The longest hit, of at most `hits` blocks, for which the group has what it needs; table is of group 0.
@@ -50,7 +50,7 @@ cdef class GroupTable(RowTable):
         From the end: where a block is missing, no hit can end behind it that would need it.
         """
         cdef int32_t j, first = 0
-        while first < min(self.sides[side].sinks, hits):
+        while first < min(self.c_sinks(side, 0), hits):
             if self.index.c_companion(self.pool.records[table[first]].node, side) == ZERO_BLOCK:
                 hits = first
             first += 1
@@ -73,18 +73,19 @@ cdef class GroupTable(RowTable):
             side = side + 1 if side + 1 < self.num_sides else 0
         return hits
 
-    cdef int32_t c_side_target(self, int32_t side, int32_t total, int32_t hits) noexcept nogil:
+    cdef int32_t c_side_target(self, int32_t side, int32_t total, int32_t hits, int32_t pad) noexcept nogil:
         """Entries that admit fills for a prompt of `total` blocks of which `hits` were found."""
         if self.sides[side].window == 0:
             return total
-        return <int32_t>min(<int64_t>total, <int64_t>max(hits, self.sides[side].sinks) + self.sides[side].most)
+        hits = max(hits, self.c_sinks(side, pad))
+        return <int32_t>min(<int64_t>total, <int64_t>hits + self.sides[side].most)
 
-    cdef int64_t c_blocks_of_row(self, int32_t total) noexcept nogil:
+    cdef int64_t c_blocks_of_row(self, int32_t total, int32_t pad) noexcept nogil:
         """Blocks in all groups that admit takes for a prompt of `total` blocks, if nothing of it is found."""
         cdef int64_t blocks = total
         cdef int32_t side
         for side in range(self.num_sides):
-            blocks += self.c_side_target(side, total, 0)
+            blocks += self.c_side_target(side, total, 0, pad)
         return blocks
 
     cdef void c_append_side(self, int32_t side, int32_t row, int32_t num_blocks) noexcept nogil:
@@ -116,9 +117,12 @@ cdef class GroupTable(RowTable):
         self.c_hide(row)
         return usable
 
-    cdef void c_share_side(self, int32_t side, const int32_t *table, int32_t blocks, int32_t first) noexcept nogil:
+    cdef void c_share_side(
+        self, int32_t side, const int32_t *table, int32_t blocks, int32_t first, int32_t pad
+    ) noexcept nogil:
         """One more reference to each block of the first `blocks` entries of a table that is released up to `first`."""
-        cdef int32_t sinks = min(self.sides[side].sinks, blocks)
+        cdef int32_t sinks = min(self.c_sinks(side, pad), blocks)
+        first = max(first, sinks)
         self.pool.c_share(table, sinks)
         if blocks > first:
             self.pool.c_share(table + first, blocks - first)
@@ -137,7 +141,7 @@ cdef class GroupTable(RowTable):
         cdef int32_t side, first, cut = self.rows[row].pad
         for side in range(self.num_sides):
             first = self.sides[side].first[row]
-            if first > self.sides[side].sinks:
+            if first > self.c_sinks(side, self.rows[row].pad) and first * self.block_size > self.rows[row].pad:
                 # A query at the cut must see nothing before block `first`.
                 if self.sides[side].is_chunked:
                     cut = max(cut, self.c_chunk_start(side, row, first * self.block_size))
@@ -153,7 +157,9 @@ cdef class GroupTable(RowTable):
     cdef int32_t c_side_start(self, int32_t side, int32_t row) noexcept nogil:
         """kv_starts of the row: its first held position behind the sinks; the pad where nothing was released."""
         cdef int32_t first = self.sides[side].first[row]
-        return self.rows[row].pad if first <= self.sides[side].sinks else first * self.block_size
+        if first <= self.c_sinks(side, self.rows[row].pad):
+            return self.rows[row].pad
+        return max(self.rows[row].pad, first * self.block_size)
 
     cdef dict c_references(self):
         """Also the entries of side groups."""
@@ -181,9 +187,9 @@ cdef class GroupTable(RowTable):
                 require(self.c_blocks_for(self.rows[row].end) <= self.sides[side].filled[row] <= self.pitch,
                         f"row {row} has {self.sides[side].filled[row]} entries in group {side + 1} for "
                         f"{self.rows[row].end} positions")
-                require(self.sides[side].first[row] * self.block_size
-                        <= max(self.sides[side].sinks * self.block_size,
-                               self.c_lowest_seen(side, self.rows[row].position, self.rows[row].pad)),
+                require(self.sides[side].first[row] <= self.c_sinks(side, self.rows[row].pad)
+                        or self.sides[side].first[row] * self.block_size
+                        <= self.c_lowest_seen(side, self.rows[row].position, self.rows[row].pad),
                         f"row {row} has released what group {side + 1} still sees")
                 for j in range(self.sides[side].filled[row]):
                     block = table[j]

@@ -31,6 +31,7 @@ cdef class PromptTable(CommitTable):
     cdef list c_holders(self, list starts, namespace)
     cdef Hit c_hit(self, const Prompt *prompt, int32_t total, int32_t *blocks) noexcept nogil
     cdef void c_share_head(self, const Prompt *prompt, int32_t total, Hit *hit) noexcept nogil
-    cdef int32_t c_idle_hits(self, const int32_t *table, int32_t hits) noexcept nogil
+    cdef int32_t c_serve(self, const int32_t *table, int32_t hits, int32_t total) noexcept nogil
+    cdef int32_t c_count_hits(self, const int32_t *table, int32_t hits, int32_t *idle) noexcept nogil
     cdef void c_pin_hits(self, int32_t row, int32_t hits) noexcept nogil
     cdef int32_t c_admit(self, const Prompt *prompt, int32_t *status) noexcept nogil

@@ -96,7 +96,8 @@ cdef class PromptTable(CommitTable):
                 status[i] = ADMITTED
                 total = (<Int32s>given[i]).n + <int64_t>entry_of(extras, i) + entry_of(all_pads, i)
                 if (total <= self.max_length
-                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>total)) <= self.pool.num_blocks):
+                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>total), entry_of(all_pads, i))
+                        <= self.pool.num_blocks):
                     widest = max(widest, self.c_blocks_for(<int32_t>total))
                 else:
                     status[i] = NEVER_FITS
@@ -146,7 +147,7 @@ cdef class PromptTable(CommitTable):
         table = self.c_table(self.vacant[self.num_vacant - 1])
         hit = self.c_hit(prompt, total, table)
         for side in range(self.num_sides):
-            wanted += self.c_side_target(side, total, hit.blocks) - hit.blocks
+            wanted += self.c_side_target(side, total, hit.blocks, <int32_t>prompt.pad) - hit.blocks
         wanted -= hit.blocks
         if wanted > self.pool.c_usable() - hit.idle:
             return -1
@@ -165,7 +166,7 @@ cdef class PromptTable(CommitTable):
         self.c_place(row, <int32_t>prompt.pad + hit.blocks * self.block_size + hit.head.tokens)
         self.c_append_blocks(row, total)
         for side in range(self.num_sides):
-            self.c_append_side(side, row, self.c_side_target(side, total, hit.blocks))
+            self.c_append_side(side, row, self.c_side_target(side, total, hit.blocks, <int32_t>prompt.pad))
         if hit.head.tokens > 0:             # until it is copied, the row's own block waits behind the others
             self.rows[row].partial = self.rows[row].position
             self.rows[row].num_blocks += 1
@@ -187,9 +188,9 @@ cdef class PromptTable(CommitTable):
             prompt.tokens, <int32_t>((prompt.length - 1) // self.block_size), prompt.keys, blocks, &hit.node
         )
         if self.num_sides > 0:
-            hit.blocks = self.c_common_hits(blocks, hit.blocks)
+            hit.blocks = self.c_serve(blocks, hit.blocks, total)
             hit.node = NO_NODE if hit.blocks == 0 else self.pool.records[blocks[hit.blocks - 1]].node
-        hit.idle = self.c_idle_hits(blocks, hit.blocks)
+        self.c_count_hits(blocks, hit.blocks, &hit.idle)
         if self.num_sides == 0:
             self.c_share_head(prompt, total, &hit)
         return hit
@@ -213,18 +214,32 @@ cdef class PromptTable(CommitTable):
         else:
             hit.idle += is_idle
 
-    cdef int32_t c_idle_hits(self, const int32_t *table, int32_t hits) noexcept nogil:
-        """How many of the blocks that a hit of so many entries takes are idle, in all groups."""
-        cdef int32_t side, j, idle = 0
+    cdef int32_t c_serve(self, const int32_t *table, int32_t hits, int32_t total) noexcept nogil:
+        """The longest hit of at most `hits` blocks that a prompt of `total` blocks can have.
+
+        None, where windows would hold more than there is: what they find, and what admit promises beyond it.
+        """
+        cdef int32_t side, idle
+        cdef int64_t held
+        hits = self.c_common_hits(table, hits)
+        held = total - hits + self.c_count_hits(table, hits, &idle)
+        for side in range(self.num_sides):
+            held += self.c_side_target(side, total, hits, 0) - hits
+        return hits if held <= self.pool.num_blocks else 0
+
+    cdef int32_t c_count_hits(self, const int32_t *table, int32_t hits, int32_t *idle) noexcept nogil:
+        """Blocks that a hit of so many entries takes in all groups, and how many of them are idle."""
+        cdef int32_t side, j, block, count = hits
+        idle[0] = 0
         for j in range(hits):
-            idle += self.pool.records[table[j]].refcount == 0
+            idle[0] += self.pool.records[table[j]].refcount == 0
         for side in range(self.num_sides):
             for j in range(hits):
                 if self.c_is_wanted(side, hits, j):
-                    idle += self.pool.records[
-                        self.index.c_companion(self.pool.records[table[j]].node, side)
-                    ].refcount == 0
-        return idle
+                    block = self.index.c_companion(self.pool.records[table[j]].node, side)
+                    idle[0] += self.pool.records[block].refcount == 0
+                    count += 1
+        return count
 
     cdef void c_pin_hits(self, int32_t row, int32_t hits) noexcept nogil:
         """Take the blocks of a hit for the row, whose table names those of group 0."""
@@ -245,7 +260,7 @@ cdef class PromptTable(CommitTable):
                     if level > 0:
                         self.pool.policy.c_raise(entries[j], level)
             self.sides[side].filled[row] = hits
-            self.sides[side].first[row] = max(self.sides[side].sinks, self.c_needed_from(side, hits))
+            self.sides[side].first[row] = self.c_needed_from(side, hits)
 
     def match(self, prompts, *, namespace=None, keys=None, by_group=False):
         """What admit would call cached for each prompt alone, called now; changes nothing.
@@ -286,7 +301,7 @@ cdef class PromptTable(CommitTable):
             for i in range(len(given)):
                 tokens = given[i]
                 fits = (tokens.n <= self.max_length
-                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>tokens.n)) <= self.pool.num_blocks)
+                        and self.c_blocks_of_row(self.c_blocks_for(<int32_t>tokens.n), 0) <= self.pool.num_blocks)
                 prompt.tokens = tokens.data
                 prompt.length = tokens.n if fits else 0
                 prompt.keys = NULL if holders is None else (<RowKeysHolder>holders[i]).keys

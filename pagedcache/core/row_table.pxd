@@ -52,7 +52,7 @@ cdef struct Row:            # 64 bytes: a cache line
 cdef struct SideGroup:      # a layer group beside group 0, which is one of full attention
     int32_t window          # tokens that a query sees, its own included; 0: all
     bint is_chunked         # the window does not slide: a query sees the tokens of its own chunk of so many
-    int32_t sinks           # leading blocks that are never released
+    int32_t sink_tokens     # leading positions, behind the pads, that are never released
     int32_t most            # blocks that admit allots beyond these and beyond what it found; 0: all
     int32_t *filled         # [max_sequences] entries of the table row that are, or were, a block
     int32_t *first          # [max_sequences] first entry behind the sinks that is not released

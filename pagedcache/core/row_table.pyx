@@ -134,7 +134,7 @@ cdef class RowTable:
                 continue
             self.sides[side].window = bounded_int(window, "window", 1, MAX_LENGTH)
             self.sides[side].is_chunked = is_chunked
-            self.sides[side].sinks = self.c_blocks_for(bounded_int(sink_tokens, "sink_tokens", 0, MAX_LENGTH))
+            self.sides[side].sink_tokens = bounded_int(sink_tokens, "sink_tokens", 0, MAX_LENGTH)
             steps = <int32_t>min(<int64_t>self.max_step_tokens * self.num_buffers, <int64_t>MAX_LENGTH)
             self.sides[side].most = <int32_t>min(
                 (<int64_t>self.sides[side].window + steps + 2 * size - 2) // size, <int64_t>MAX_LENGTH // size
@@ -230,7 +230,7 @@ cdef class RowTable:
         self.rows[row].keys = NULL
         for side in range(self.num_sides):
             self.sides[side].filled[row] = 0
-            self.sides[side].first[row] = self.sides[side].sinks
+            self.sides[side].first[row] = 0
             self.sides[side].clean[row] = 0
         self.c_hide(row)
         self.num_sequences += 1

@@ -189,12 +189,15 @@ cdef class SequenceTable(ShareTable):
             self.c_name(handles_of([handle]), OPEN_OR_CLOSED)
             return self.rows[self.named[0]].position - self.rows[self.named[0]].pad
 
-    def block_table(self, handle):
-        """int32 [blocks]: a copy of the sequence's table, allotted blocks included."""
+    def block_table(self, handle, group=0):
+        """int32 [blocks]: a copy of the sequence's table in a layer group, allotted blocks included; 0 where released."""
+        cdef int32_t side = bounded_int(group, "group", 0, self.num_sides) - 1, row, count
         cdef bytes raw
         with cython.critical_section(self.pool):
             self.c_name(handles_of([handle]), OPEN_OR_CLOSED)
-            raw = (<char *>self.c_table(self.named[0]))[:self.rows[self.named[0]].num_blocks * sizeof(int32_t)]
+            row = self.named[0]
+            count = self.rows[row].num_blocks if side < 0 else self.sides[side].filled[row]
+            raw = (<char *>self.c_side_table(side, row))[:count * sizeof(int32_t)]
         return np.frombuffer(raw, np.int32)
 
     def stats(self):

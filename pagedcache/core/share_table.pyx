@@ -78,7 +78,7 @@ cdef class ShareTable(CompactTable):
         for side in range(self.num_sides):
             table = self.c_side_table(side, child)
             memcpy(table, self.c_side_table(side, row), blocks * sizeof(int32_t))
-            self.c_share_side(side, table, blocks, self.sides[side].first[row])
+            self.c_share_side(side, table, blocks, self.sides[side].first[row], self.rows[row].pad)
             self.sides[side].filled[child] = blocks
             self.sides[side].first[child] = self.sides[side].first[row]
         self.rows[child].num_blocks = blocks
@@ -165,7 +165,7 @@ cdef class ShareTable(CompactTable):
                 for side in range(self.num_sides):
                     self.c_share_side(
                         side, scratch + (<size_t>(side + 1) * n + parents[i]) * self.pitch, blocks,
-                        first[side * n + parents[i]]
+                        first[side * n + parents[i]], former[parents[i]].pad
                     )
         for i in range(n):
             row = self.named[i]

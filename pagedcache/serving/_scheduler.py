@@ -68,6 +68,7 @@ class Scheduler:
         self.rows = Rows(cache.sequences.max_sequences)
         self.running, self.waiting = Line(), Line()
         self._cache, self._step_tokens = cache, step_tokens
+        self._row_tokens = cache.spec.max_step_tokens or step_tokens  # most of one sequence: windows keep so many more
         self.never_preempts = preemption == "never"
         self._swaps, self._static = preemption == "swap", static
         self._private = None if share else secrets.token_hex(8)  # of the namespaces in which each finds its own alone
@@ -139,9 +140,9 @@ class Scheduler:
             if draft is None:
                 return rows, counts, None
         else:
-            asked = np.where(many, pending, 0)
+            asked = np.where(many, np.minimum(pending, self._row_tokens), 0)
             room = self._step_tokens - (np.cumsum(asked) - asked)
-            counts = np.where(many, np.clip(room, 0, pending), pending).astype(np.int32)
+            counts = np.where(many, np.clip(room, 0, asked), pending).astype(np.int32)
             some = counts > 0
             rows, counts, pending = rows[some], counts[some], pending[some]
         wanted = (counts == pending).astype(np.int32)

@@ -8,12 +8,12 @@ from pagedcache.serving._checks import check_beams, check_numbers
 from pagedcache.serving._needs import needs_of
 from pagedcache.serving.engine import Engine
 from pagedcache.serving.generate import PrefillCallback
-from pagedcache.serving.models import LlamaModel, Tokenizer
+from pagedcache.serving.models import Runner, Tokenizer
 from pagedcache.serving.results import Completion, Finish, Generation
 
 
 def beam_search(
-    model: LlamaModel,
+    model: Runner,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
     cache: KVCache,

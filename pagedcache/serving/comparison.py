@@ -11,10 +11,10 @@ from time import perf_counter
 
 from pagedcache.backends import Backend
 from pagedcache.cache import KVCache
-from pagedcache.errors import OutOfBlocks
+from pagedcache.errors import OutOfBlocks, UnsupportedModel
 from pagedcache.serving._checks import check_numbers
 from pagedcache.serving.engine import Engine
-from pagedcache.serving.models import LlamaModel
+from pagedcache.serving.models import Model
 from pagedcache.spec import MAX_BLOCK_SIZE
 
 __all__ = ["WAYS", "ServingRun", "compare_serving"]
@@ -49,7 +49,7 @@ class ServingRun:
 
 
 def compare_serving(
-    model: LlamaModel,
+    model: Model,
     requests: Sequence[tuple[Sequence[int], int]],
     *,
     memory: int,
@@ -65,7 +65,7 @@ def compare_serving(
 
     Parameters
     ----------
-    model : LlamaModel
+    model : Model
     requests : sequence of (sequence of int, int)
         Prompts as token ids, and how many tokens follow each; end tokens end nothing.
     memory : int
@@ -93,6 +93,8 @@ def compare_serving(
         An argument out of range, or a request longer than `max_length`.
     OutOfBlocks
         Not even one sequence fits.
+    UnsupportedModel
+        The model's cache has several layer groups.
 
     Examples
     --------
@@ -104,6 +106,10 @@ def compare_serving(
     2.6
     """
     check_numbers(max_length=max_length, block_size=block_size)
+    if (groups := model.cache_spec().num_groups) > 1:
+        raise UnsupportedModel(
+            f"this model's cache has {groups} layer groups, some with a window; contiguous caches of one are compared"
+        )
     if max_length > MAX_BLOCK_SIZE:
         raise ValueError(f"max_length is {max_length}; a contiguous cache of at most {MAX_BLOCK_SIZE} can be compared")
     for index, (prompt, count) in enumerate(requests):
@@ -131,7 +137,7 @@ def compare_serving(
 
 def _serve(
     way: str,
-    model: LlamaModel,
+    model: Model,
     requests: Sequence[tuple[Sequence[int], int]],
     memory: int,
     block_size: int,

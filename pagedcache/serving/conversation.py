@@ -9,7 +9,7 @@ import dataclasses
 
 from pagedcache.cache import KVCache
 from pagedcache.serving.generate import PrefillCallback, TextCallback, generate
-from pagedcache.serving.models import LlamaModel, Tokenizer
+from pagedcache.serving.models import Runner, Tokenizer
 from pagedcache.serving.sampler import Sampling
 
 
@@ -31,7 +31,7 @@ class Conversation:
     Parameters
     ----------
     model, tokenizer
-        From :func:`pagedcache.serving.models.load_model`; the model has to talk in ChatML.
+        From :func:`pagedcache.serving.models.load_model`; the model has to talk in a known layout.
     cache : KVCache
         Made with ``model.cache_spec()``. Others may use it too.
     system : str, optional
@@ -55,7 +55,7 @@ class Conversation:
     Raises
     ------
     UnsupportedModel
-        The model does not talk in ChatML.
+        The model talks in no known layout.
     ValueError
         `max_tokens` or `step_tokens` is below 1.
 
@@ -75,7 +75,7 @@ class Conversation:
 
     def __init__(
         self,
-        model: LlamaModel,
+        model: Runner,
         tokenizer: Tokenizer,
         cache: KVCache,
         *,

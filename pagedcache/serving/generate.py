@@ -7,7 +7,7 @@ from pagedcache.errors import OutOfBlocks
 from pagedcache.serving._checks import check_numbers
 from pagedcache.serving._needs import needs_of
 from pagedcache.serving.engine import Engine
-from pagedcache.serving.models import LlamaModel, Tokenizer
+from pagedcache.serving.models import Runner, Tokenizer
 from pagedcache.serving.requests import Piece
 from pagedcache.serving.results import Finish, Generation
 from pagedcache.serving.sampler import Sampling
@@ -19,7 +19,7 @@ PrefillCallback = Callable[[int, int], None]
 
 
 def generate(
-    model: LlamaModel,
+    model: Runner,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
     cache: KVCache,

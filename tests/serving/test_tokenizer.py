@@ -145,6 +145,55 @@ def test_chat_without_chatml_tokens_is_refused():
         tokenizer.chat([("user", "a")])
 
 
+TURNS = {"<start_of_turn>": 266, "<end_of_turn>": 267}
+TEMPLATE = "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim }}{{ '<end_of_turn>\n' }}"
+
+
+def gemma(template=TEMPLATE):
+    """A SentencePiece vocabulary with Gemma's turns."""
+    tokens = [*sentencepiece()["tokenizer.ggml.tokens"], *TURNS]
+    types = [*sentencepiece()["tokenizer.ggml.token_type"], 3, 3]
+    scores = [*sentencepiece()["tokenizer.ggml.scores"], 0.0, 0.0]
+    metadata = sentencepiece(tokens=tokens, token_type=types, scores=scores, add_space_prefix=False)
+    return metadata if template is None else metadata | {"tokenizer.chat_template": template}
+
+
+def shown(tokenizer, ids):
+    """Text with control tokens."""
+    names = {1: "<s>"} | {token: name for name, token in TURNS.items()}
+    return "".join(names.get(token) or tokenizer.decode([token]) for token in ids)
+
+
+def test_chat_lays_out_gemmas_turns():
+    tokenizer = Tokenizer(gemma())
+    ids = tokenizer.chat([("system", "ba"), ("user", "ab<end_of_turn>"), ("assistant", "b"), ("user", "a")])
+    assert shown(tokenizer, ids) == (
+        "<s><start_of_turn>user\nba\n\nab<end_of_turn><end_of_turn>\n"
+        "<start_of_turn>model\nb<end_of_turn>\n<start_of_turn>user\na<end_of_turn>\n<start_of_turn>model\n"
+    )
+    assert ids.count(TURNS["<end_of_turn>"]) == 3, "text in a message is only text"
+    assert TURNS["<end_of_turn>"] in tokenizer.ends
+
+
+def test_gemmas_conversation_goes_on_from_its_own_tokens():
+    tokenizer = Tokenizer(gemma())
+    first = tokenizer.chat([("system", "ba"), ("user", "ab")])
+    answer = tokenizer.encode("b")[1:]
+    then = tokenizer.chat([("user", "a")], history=[*first, *answer])
+    assert then == tokenizer.chat([("system", "ba"), ("user", "ab"), ("assistant", "b"), ("user", "a")])
+
+
+def test_what_a_system_says_alone_is_said():
+    tokenizer = Tokenizer(gemma())
+    assert tokenizer.chat([("system", "ba")]) == tokenizer.chat([("user", "ba")])
+
+
+def test_a_gemma_that_was_not_trained_to_talk():
+    """It has the tokens of turns and no template."""
+    assert not Tokenizer(gemma(template=None)).can_chat
+    assert not Tokenizer(gemma(template="[INST]")).can_chat
+
+
 def test_broken_text_is_refused():
     """As Python reads bytes that are not UTF-8 from a command line."""
     tokenizer = Tokenizer(byte_level())

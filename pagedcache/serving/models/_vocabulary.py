@@ -1,6 +1,6 @@
 """From the ``tokenizer.ggml.*`` metadata of a GGUF file to a checked vocabulary and a `tokenizers` encoder.
 
-Llama-architecture files hold one of two kinds:
+Files hold one of two kinds:
 
 - ``gpt2``: byte-level BPE. Token texts are bytes in GPT-2's printable alphabet; the merges stand in the file.
 - ``llama``: SentencePiece BPE. Spaces are written U+2581, unknown characters fall back to byte tokens ``<0xNN>``;
@@ -20,7 +20,7 @@ _SPACE = "\u2581"  # how SentencePiece writes a space
 _MAX_PIECE = 256  # characters of a SentencePiece token; each is cut at every place, in quadratic time
 
 # Control tokens that end a text in any model, whatever else the file declares.
-_ENDS = {"</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>"}
+_ENDS = set("</s> <|endoftext|> <|end_of_text|> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn>".split())
 
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

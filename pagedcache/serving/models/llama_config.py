@@ -1,32 +1,12 @@
 """The sizes of a llama-architecture model, read from GGUF metadata; what cannot be computed is refused here."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pagedcache.errors import UnsupportedModel
+from pagedcache.serving.models._settings import Settings
 from pagedcache.spec import CacheSpec
-
-# Keys that change the arithmetic, and the values that leave it as llama.py has it.
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    "expert_count": (0,),
-    "rope.scaling.type": ("none",),
-    "rope.scaling.factor": (1.0,),
-    "rope.scale_linear": (1.0,),
-    "attention.causal": (True,),
-    "attention.sliding_window": (0,),
-    "attention.max_alibi_bias": (0.0,),
-    "attention.clamp_kqv": (0.0,),
-    "attention.scale": (0.0,),
-    "attn_logit_softcapping": (0.0,),
-    "final_logit_softcapping": (0.0,),
-    "logit_scale": (0.0, 1.0),
-    "residual_scale": (0.0, 1.0),
-    "embedding_scale": (0.0, 1.0),
-    "use_parallel_residual": (False,),
-}
-MAX_SIZE = 1 << 24  # of every count below; real models stay far under it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +41,12 @@ class LlamaConfig:
         Traceback (most recent call last):
         pagedcache.errors.UnsupportedModel: llama.expert_count is 8; only 0 is computed
         """
-        architecture = metadata.get("general.architecture")
-        if architecture != "llama":
-            raise UnsupportedModel(f"general.architecture is {architecture!r}; only 'llama' is computed")
-        for name, neutral in _NEUTRAL.items():
-            if (value := metadata.get(f"llama.{name}", neutral[0])) not in neutral:
-                raise UnsupportedModel(f"llama.{name} is {value!r}; only {' or '.join(map(repr, neutral))} is computed")
-
-        def size(name: str, default: int | None = None) -> int:
-            value = metadata.get(f"llama.{name}", default)
-            if type(value) is not int or not 0 < value <= MAX_SIZE:
-                raise UnsupportedModel(f"llama.{name} is {value!r}; one number from 1 to {MAX_SIZE} is needed")
-            return value
-
-        def positive(name: str, default: float | None = None) -> float:
-            value = metadata.get(f"llama.{name}", default)
-            if type(value) is not float or not 0 < value < math.inf:
-                raise UnsupportedModel(f"llama.{name} is {value!r}; a positive number is needed")
-            return value
-
+        settings = Settings(metadata, "llama", attention__sliding_window=(0,))
+        size, positive = settings.size, settings.positive
         width, heads = size("embedding_length"), size("attention.head_count")
         head_dim = size("attention.key_length", max(1, width // heads))
         config = cls(
-            vocab=size("vocab_size", len(metadata.get("tokenizer.ggml.tokens", ()))),
+            vocab=settings.vocab(),
             context=size("context_length"),
             layers=size("block_count"),
             width=width,

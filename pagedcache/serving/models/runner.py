@@ -4,7 +4,9 @@ from typing import Any, Protocol
 
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Runner", "RunnerConfig"]
+from pagedcache.spec import CacheSpec
+
+__all__ = ["Model", "Runner", "RunnerConfig"]
 
 
 class RunnerConfig(Protocol):
@@ -20,7 +22,7 @@ class RunnerConfig(Protocol):
 
 
 class Runner(Protocol):
-    """A model that computes the new tokens of a step on a cache; `LlamaModel` is one."""
+    """A model that computes the new tokens of a step on a cache; `LlamaModel` and `GemmaModel` are two."""
 
     @property
     def config(self) -> RunnerConfig:
@@ -28,3 +30,10 @@ class Runner(Protocol):
 
     def forward(self, tokens: ArrayLike, step: Any, cache: Any, *, at: ArrayLike | None = None) -> NDArray[Any]:
         """Compute the step's new tokens; return logits, [len(at), vocab] or of the last one of each sequence."""
+
+
+class Model(Runner, Protocol):
+    """A runner that says what cache it needs, as every model that `load_model` loads."""
+
+    def cache_spec(self, *, dtype: str = "float32", block_size: int = 16) -> CacheSpec:
+        """Return the shape of the cache for its keys and values."""

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pagedcache.errors import UnsupportedModel
+from pagedcache.serving.models._chat import layout_of
 from pagedcache.serving.models._vocabulary import Vocabulary
-
-_BEGIN, _END = "<|im_start|>", "<|im_end|>"  # of a message in ChatML
 
 
 class Tokenizer:
@@ -21,8 +20,8 @@ class Tokenizer:
     Parameters
     ----------
     metadata : mapping
-        ``GGUFFile.metadata``, of which the ``tokenizer.ggml.*`` keys are read; whether ``tokenizer.chat_template``
-        names ChatML's tokens is looked at, and nothing else of it.
+        ``GGUFFile.metadata``, of which the ``tokenizer.ggml.*`` keys are read; which layout's tokens
+        ``tokenizer.chat_template`` names is looked at, and nothing else of it.
 
     Attributes
     ----------
@@ -61,8 +60,7 @@ class Tokenizer:
         self.bos = vocabulary.bos
         self.ends = vocabulary.ends
         self._ids = vocabulary.ids
-        template = metadata.get("tokenizer.chat_template")
-        self._template = template if isinstance(template, str) else None
+        self._layout = layout_of(self._ids.keys(), metadata.get("tokenizer.chat_template"))
         self._pieces = vocabulary.pieces()
         self._encoder = vocabulary.encoder()
         self._lock = threading.Lock()  # whether control tokens count is state of the encoder, no argument of its calls
@@ -86,11 +84,11 @@ class Tokenizer:
 
     @property
     def can_chat(self) -> bool:
-        """Whether the model talks in ChatML: it has the control tokens, and its template, if it has one, names them."""
-        return {_BEGIN, _END} <= self._ids.keys() and (self._template is None or _BEGIN in self._template)
+        """Whether the model's chat layout is a known one, ChatML or Gemma's."""
+        return self._layout is not None
 
     def chat(self, messages: Iterable[tuple[str, str]], *, history: Sequence[int] = ()) -> list[int]:
-        """Lay out (role, text) messages as ChatML and open the assistant's answer.
+        """Lay out (role, text) messages as the model knows them and open the assistant's answer.
 
         The chat template in a model file is a program, so it is never run. Control tokens within a message are text.
 
@@ -105,23 +103,24 @@ class Tokenizer:
         Raises
         ------
         UnsupportedModel
-            The model does not talk in ChatML.
+            The model talks in no known layout.
         ValueError
             As in `encode`.
         """
-        if not self.can_chat:
+        layout = self._layout
+        if layout is None:
             raise UnsupportedModel(
-                "this model does not talk in ChatML, the only chat layout that is known: "
+                "this model does not talk in ChatML or as Gemma does, the only chat layouts that are known: "
                 "write its own layout into the prompt instead"
             )
-        begin, end = self._ids[_BEGIN], self._ids[_END]
+        begin, end = self._ids[layout.begin], self._ids[layout.end]
         new_line = self._cut("\n", control=False)
         ids = [] if self.bos is None or self.bos == begin else [self.bos]
         if history:
             ids = [*history, end, *new_line]
-        for role, text in messages:
+        for role, text in layout.messages(messages):
             ids += [begin, *self._cut(f"{role}\n{text}", control=False), end, *new_line]
-        return [*ids, begin, *self._cut("assistant\n", control=False)]
+        return [*ids, begin, *self._cut(f"{layout.answers}\n", control=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turn token ids into text; control tokens have none, broken UTF-8 becomes U+FFFD."""

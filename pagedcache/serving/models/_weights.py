@@ -1,18 +1,46 @@
-"""The weights of a llama model, taken from a GGUF file as float32."""
+"""The weights of a decoder, taken from a GGUF file as float32."""
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models.gguf_file import GGUFFile
-from pagedcache.serving.models.llama_config import LlamaConfig
 
 Float32 = NDArray[np.float32]
 BLAS_ROWS = 4  # OpenBLAS has kernels for 4 rows: with one thread, products of 3 take 1.4 times as long, of 7 1.3 times
+COPIED_ROWS = 256  # transposed at a time: a head of 262144 rows takes 4 times as long at once, beyond all caches
+
+
+class Sizes(Protocol):
+    """What the shapes of weights follow from."""
+
+    @property
+    def width(self) -> int:
+        """Of the residual stream."""
+
+    @property
+    def ffn_width(self) -> int:
+        """Of the feed-forward network."""
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+
+    @property
+    def head_dim(self) -> int:
+        """Of queries and keys."""
+
+    @property
+    def v_head_dim(self) -> int:
+        """Of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +106,39 @@ class Weights:
         """
         shape = parts[0][0].shape[1], sum(len(rows) for rows, _ in parts)
         place, self._memory = np.split(self._memory, [math.prod(shape)])
-        weight = np.concatenate([rows.T for rows, _ in parts], axis=1, out=place.reshape(shape))
+        weight, done = place.reshape(shape), 0
+        for rows, _ in parts:
+            for begin in range(0, len(rows), COPIED_ROWS):
+                some = rows[begin : begin + COPIED_ROWS]
+                weight[:, done : done + len(some)] = some.T
+                done += len(some)
         if all(bias is None for _, bias in parts):
             return Linear(weight, None)
         biases = [np.zeros(len(rows), np.float32) if bias is None else bias for rows, bias in parts]
         return Linear(weight, np.concatenate(biases))
 
+    def embedding_and_head(self, vocab: int, width: int) -> tuple[Float32, Linear]:
+        """Take the embedding [vocab, width] and the product from width to vocab, which many models tie.
+
+        A tied embedding is a view of the head's weight, transposed: BLAS wants the head that way.
+        """
+        embedding = self.array("token_embd.weight", vocab, width)
+        own = self.optional("output.weight", vocab, width)
+        head = self.stack((embedding if own is None else own, None))
+        return (head.weight.T if own is None else embedding), head
+
     def refuse_leftovers(self) -> None:
         if self._left:
             names = ", ".join(sorted(self._left)[:3])
+            architecture = self._file.metadata["general.architecture"]
             raise UnsupportedModel(
-                f"{self._file.path}: {len(self._left)} tensors have no place in a llama model ({names})"
+                f"{self._file.path}: {len(self._left)} tensors have no place in a {architecture} model ({names})"
             )
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaLayer:
-    """The weights of one layer."""
+class Layer:
+    """The weights of one layer: attention and a gated feed-forward network, each with a norm before it."""
 
     attn_norm: Float32  # [width]
     attn_qkv: Linear  # width -> (heads + kv_heads) * head_dim + kv_heads * v_head_dim
@@ -104,7 +148,7 @@ class LlamaLayer:
     ffn_down: Linear  # ffn_width -> width
 
     @classmethod
-    def read(cls, weights: Weights, number: int, config: LlamaConfig) -> Self:
+    def read(cls, weights: Weights, number: int, config: Sizes) -> Self:
         """Take those of one layer."""
         c, block = config, f"blk.{number}"
         q, k, v = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.v_head_dim
