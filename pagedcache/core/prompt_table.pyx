@@ -52,7 +52,8 @@ cdef class PromptTable(HitTable):
         Each prompt gets a handle and blocks for its pads, its tokens and `reserve` more, sharing the
         published blocks of its longest known prefix; or nothing. Where no block goes on with the prompt, one that
         begins as it does is shared as well: a *partial hit*. It is copied at the first write, into a block that admit
-        has taken for it, and given back when that step closes. At least one token is left to compute.
+        has taken for it, and given back when that step closes. At least one token is left to compute. With several
+        layer groups only whole blocks are shared.
 
         Parameters
         ----------
@@ -172,7 +173,8 @@ cdef class PromptTable(HitTable):
         prompts, namespace, keys
             As in `admit`.
         by_group : bool
-            Tell for each layer group how much it alone would allow of what group 0 has: why a hit is short.
+            Tell for each layer group how much it alone would allow of what group 0 has: why a hit is short. In whole
+            blocks.
 
         Returns
         -------

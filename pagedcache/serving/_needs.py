@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pagedcache.cache import KVCache
+from pagedcache.core import Admission
 from pagedcache.errors import OutOfBlocks, OutOfSequences
 
 
@@ -32,14 +30,15 @@ def room_in(cache: KVCache) -> Room:
     return Room(cache.pool.num_free, cache.sequences.max_sequences - cache.sequences.num_sequences)
 
 
-def without_head(cache: KVCache, ids: NDArray[np.int64], found: int) -> int:
-    """Give up what an admission found of a block that it does not share whole; return what is left of `found`.
+def without_head(cache: KVCache, admission: Admission) -> int:
+    """Give up what one prompt found of a block that it does not share whole; return the tokens that it found.
 
     Until its first step closes, a sequence holds that block beside all that it was promised.
     """
+    found = int(admission.cached[0])
     whole = found - found % cache.spec.block_size
     if whole < found:
-        cache.truncate(ids, [whole])
+        cache.truncate(admission.ids, [whole])
     return whole
 
 

@@ -237,8 +237,7 @@ class Scheduler:
         admission = self._cache.admit([tokens], namespace=self._namespace(request))
         if admission.status[0] != AdmitStatus.ADMITTED:
             return False
-        found = int(admission.cached[0])
-        found = without_head(self._cache, admission.ids, found) if promised else found
+        found = without_head(self._cache, admission) if promised else int(admission.cached[0])
         self.waiting.take(sequence)
         self.add(sequence, int(admission.ids[0]), tokens, found)
         sequence.tokens = None

@@ -73,7 +73,7 @@ class Follower:
             parent = block
 
     def match(self, prompt: list[int], size: int) -> int:
-        """Leading tokens of a prompt that are cached, as ``cache.match`` counts them."""
+        """Leading tokens of a prompt that are cached in whole blocks."""
         parent: Hash | None = None
         for start in range(0, (len(prompt) - 1) // size * size, size):
             block = self.children.get((parent, tuple(prompt[start : start + size])))
@@ -120,6 +120,5 @@ class Workload:
     def agrees(self, follower: Follower) -> bool:
         """Whether the follower finds what the cache would, and knows of nothing else."""
         found = [follower.match(prompt, self.size) for prompt in self.prompts]
-        return found == self.cache.match(self.prompts).tolist() and (
-            len(follower.place) == self.cache.stats().published
-        )
+        whole_blocks = self.cache.match(self.prompts) // self.size * self.size
+        return found == whole_blocks.tolist() and (len(follower.place) == self.cache.stats().published)
