@@ -17,6 +17,7 @@ cdef class CommitTable(StepTable):
     cdef int c_check_commit(self, Step step, Int32s tokens, const int64_t[::1] ends) except -1
     cdef int c_reserve_deferred(self, StepBuffers buffers) except -1
     cdef int32_t c_commit(self, StepBuffers buffers, const int32_t *tokens, Accepted accepted) noexcept nogil
+    cdef void c_use_copies(self, StepBuffers buffers) noexcept nogil
     cdef void c_advance(self, int32_t row, StepBuffers buffers, int32_t i, const int32_t *tokens) noexcept nogil
     cdef void c_accept(
         self, int32_t row, StepBuffers buffers, int32_t i, const int32_t *tokens, Accepted accepted

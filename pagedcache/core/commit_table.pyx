@@ -11,7 +11,7 @@ from pagedcache.core.prefix_index cimport LOOKAHEAD
 from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
 from pagedcache.core.row_table cimport LIVE, Row, SideGroup
 from pagedcache.core.step cimport Step
-from pagedcache.core.step_buffers cimport StepArrays, StepBuffers
+from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
 from pagedcache.core.step_table cimport Deferred, StepTable
 
 from pagedcache.errors import StepOpen
@@ -149,14 +149,13 @@ cdef class CommitTable(StepTable):
         cdef int32_t i, row, first, count, published = 0
         if buffers.group.c.num_copies > 0 or self.num_sides > 0:
             self.pool.policy.c_tick()
+        self.c_use_copies(buffers)
         self.c_drop_sources(&buffers.group.c)       # before rows that go: a source continues their blocks
         for i in range(step.num_sequences):
             row = step.held_rows[i]
             entry = &rows[row]
             first = step.qo_indptr[i]
             count = step.qo_indptr[i + 1] - first
-            if count > 0:
-                entry.partial = 0       # the block that waited to be a copy is used, whatever is accepted
             if count > 0 and entry.state == LIVE:
                 if accepted.ends != NULL:
                     self.c_accept(row, buffers, i, tokens, accepted)
@@ -174,6 +173,15 @@ cdef class CommitTable(StepTable):
             else:
                 self.c_finish_row(row)
         return published
+
+    cdef void c_use_copies(self, StepBuffers buffers) noexcept nogil:
+        """Blocks that waited to be the copies of partial hits are used, whatever is accepted."""
+        cdef GroupArrays *group = &buffers.group.c
+        cdef int32_t pair
+        while group != NULL:
+            for pair in range(group.num_copies):
+                self.rows[buffers.c.held_rows[group.copiers[pair]]].partial = 0
+            group = group.next
 
     cdef void c_advance(self, int32_t row, StepBuffers buffers, int32_t i, const int32_t *tokens) noexcept nogil:
         """All new tokens of sequence i count."""

@@ -169,7 +169,6 @@ cdef class DemandTable(GroupTable):
         cdef int32_t row = self.named[i], start = buffers.c.kv_lens[i] - self.counts[i]
         cdef int32_t need = self.c_blocks_for(self.rows[row].end), last = self.c_block_of(start), side
         cdef int32_t offset = start - last * self.block_size
-        cdef bint copies
         cdef GroupArrays *group = buffers.group.c.next
         demand.width = max(demand.width, need)
         if self.counts[i] > 0 and offset > 0:

@@ -52,8 +52,7 @@ cdef class PromptTable(HitTable):
         Each prompt gets a handle and blocks for its pads, its tokens and `reserve` more, sharing the
         published blocks of its longest known prefix; or nothing. Where no block goes on with the prompt, one that
         begins as it does is shared as well: a *partial hit*. It is copied at the first write, into a block that admit
-        has taken for it, and given back when that step closes. At least one token is left to compute. With several
-        layer groups only whole blocks are shared.
+        has taken for it, and given back when that step closes. At least one token is left to compute.
 
         Parameters
         ----------
