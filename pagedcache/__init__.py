@@ -7,13 +7,17 @@ backend passes.
 
 try:
     from pagedcache.core import (
+        ARC,
+        LFUDA,
         LRU,
+        S3FIFO,
         Admission,
         AdmitStatus,
         BlockPool,
         CacheStats,
         EventKind,
         EvictionPolicy,
+        NeverHitFirst,
         PriorityTTL,
         SequenceTable,
         Step,
@@ -52,7 +56,10 @@ from pagedcache.spec import CacheSpec, LayerGroup
 __version__ = "0.1.0"
 
 __all__ = [
+    "ARC",
+    "LFUDA",
     "LRU",
+    "S3FIFO",
     "Admission",
     "AdmitStatus",
     "BlockManager",
@@ -68,6 +75,7 @@ __all__ = [
     "Key",
     "LayerGroup",
     "Namespace",
+    "NeverHitFirst",
     "OutOfBlocks",
     "OutOfSequences",
     "Page",

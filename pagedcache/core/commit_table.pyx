@@ -218,7 +218,7 @@ cdef class CommitTable(StepTable):
         cdef int32_t j, ahead = entry.num_published, block, node, key, tagged = 0, named = 0, published = 0
         cdef uint64_t tags[LOOKAHEAD]
         cdef uint64_t tag = self.index.c_tag(entry.node)
-        cdef bint levels = self.pool.policy.num_levels > 1
+        cdef bint told = self.pool.policy.hears_uses
         cdef size_t size = self.block_size
         for j in range(entry.num_published, full):
             while ahead < full and ahead < j + LOOKAHEAD:
@@ -236,16 +236,16 @@ cdef class CommitTable(StepTable):
                     entry.publishes = False
                     break
                 self.pool.records[block].node = node
-                if levels:
-                    self.pool.policy.c_set_level(block, entry.level)
+                if told:
+                    self.pool.policy.c_publish(block, entry.level)
                 published += 1
             else:
                 table[j] = self.index.blocks[node]
                 self.pool.c_incref(table[j])
                 self.c_give_up(row, block)
                 self.c_spoil(row, j)
-                if levels:
-                    self.pool.policy.c_raise(table[j], entry.level)
+                if told:
+                    self.pool.policy.c_hit(table[j], entry.level)
                 self.num_adopted += 1
             entry.node = node
             entry.num_published += 1

@@ -161,9 +161,9 @@ cdef class PromptTable(CommitTable):
         self.rows[row].position = <int32_t>prompt.pad + hits * self.block_size
         self.rows[row].end = self.rows[row].position
         self.c_append_blocks(row, total)
-        if prompt.level > 0:
+        if self.pool.policy.hears_uses:
             for j in range(hits):
-                self.pool.policy.c_raise(table[j], prompt.level)
+                self.pool.policy.c_hit(table[j], prompt.level)
         self.query_tokens += prompt.length
         self.hit_tokens += hits * self.block_size
         status[0] = ADMITTED

@@ -4,18 +4,19 @@ from libc.stdint cimport int32_t
 
 from pagedcache.core.block_pool cimport BlockPool
 from pagedcache.core.eviction cimport EvictionPolicy
+from pagedcache.core.priority_ttl cimport PriorityTTL
 
 
 def set_level(BlockPool pool, int32_t block, int level):
-    pool.policy.c_set_level(block, level)
+    pool.policy.c_publish(block, level)
 
 
 def raise_level(BlockPool pool, int32_t block, int level):
-    pool.policy.c_raise(block, level)
+    pool.policy.c_hit(block, level)
 
 
 def level_of(BlockPool pool, int32_t block):
-    return pool.policy.c_level(block)
+    return (<PriorityTTL>pool.policy).level[block]
 
 
 def order(BlockPool pool):
