@@ -3,9 +3,10 @@
     ghosts RECENT <- RECENT    blocks used once         both queues by the time when the block lost its last reference;
     ghosts FREQUENT <- FREQUENT    used more often      a ghost is the name of a block that went from the queue
 
-RECENT has a share of the idle blocks, and gives way when it has more, else FREQUENT does. Content that comes back while
-there is a ghost of it should not have gone: the share of the queue that it went from grows, by the more the fewer
-ghosts that queue has. The paper's cache has a fixed size; here it is what nobody holds, so that the share is a fraction.
+RECENT has a share of the idle blocks, and gives way when it has more, else FREQUENT does. Content that comes back
+while there is a ghost of it should not have gone: the share of the queue that it went from grows, and more so where
+that queue has few ghosts. The paper's cache has a fixed size; here it is what nobody holds, so that the share is a
+fraction.
 
 No block P is popped before an idle one, C, that continues it. C stands in FREQUENT only if P does, since inserting C
 marks P; in one queue C stands before P, which was held until later; who is demoted has C demoted in front of it. There
