@@ -1,15 +1,15 @@
-"""Control of the prefix cache: what stays (pin), what goes (evict, reset, invalidate), who is told (events)."""
+"""Control of the prefix cache: what stays (pin), what goes (evict, demote, reset, invalidate), who is told (events)."""
 
 cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pagedcache.core.arguments cimport Int32s, token_lists
+from pagedcache.core.arguments cimport Int32s, new_int32s, token_lists
 from pagedcache.core.block_pool cimport BlockPool
 from pagedcache.core.event_log cimport EventLog
 from pagedcache.core.key_table cimport RowKeysHolder, key_at
 from pagedcache.core.prompt_table cimport PromptTable, key_starts
-from pagedcache.core.records cimport NO_NODE
+from pagedcache.core.records cimport BlockRecord, NO_NODE
 from pagedcache.core.row_table cimport VACANT
 
 import numpy as np
@@ -52,10 +52,11 @@ cdef class CacheTable(PromptTable):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b""
+        fingerprint=b"", max_pinned=None
     ):
+        cdef int32_t most = self.pool.num_blocks
         self.pins = {}
-        self.max_pinned = self.pool.num_blocks // 2
+        self.max_pinned = most // 2 if max_pinned is None else bounded_int(max_pinned, "max_pinned", 0, most)
         if events not in (None, "digests", "tokens"):
             raise ValueError(f"events is {events!r}; it is None, 'digests' or 'tokens' (digests and token ids)")
         if events is not None:
@@ -74,8 +75,8 @@ cdef class CacheTable(PromptTable):
     def pin(self, prompts, name, *, namespace=None, keys=None):
         """Keep what is published of these prompts from eviction, under a name.
 
-        All pins together hold at most ``max_pinned`` blocks, half of the pool; a block counts once for each
-        prompt that pins it.
+        All pins together hold at most ``max_pinned`` blocks, by default half of the pool; a block counts once for
+        each prompt that pins it.
 
         Parameters
         ----------
@@ -122,7 +123,7 @@ cdef class CacheTable(PromptTable):
             if filled > self.max_pinned - self.num_pinned:
                 raise ValueError(
                     f"{filled} blocks to pin, {self.num_pinned} are pinned already and max_pinned is "
-                    f"{self.max_pinned}: unpin something first"
+                    f"{self.max_pinned}: unpin something first, or make the cache with a larger one"
                 )
             self.pins[name] = pin
             for i in range(filled):
@@ -183,6 +184,47 @@ cdef class CacheTable(PromptTable):
             wanted = min(wanted, <int64_t>self.pool.policy.num_idle)
             self.pool.c_make_vacant(self.pool.num_vacant + <int32_t>wanted)
             return wanted
+
+    def demote(self, prompts, *, namespace=None, keys=None):
+        """Let what only these prompts use go before anything else, when memory is wanted: their sessions have ended.
+
+        Parameters
+        ----------
+        prompts, namespace, keys
+            As in `admit`; each with all that was said, since what something else in the cache continues stays as it
+            was.
+
+        Returns
+        -------
+        int
+            Blocks demoted; none that somebody holds. A hit makes them blocks like any other again.
+        """
+        cdef Py_ssize_t i, demoted = 0
+        cdef int32_t last, count, first, k
+        cdef int32_t *blocks
+        cdef BlockRecord *records = self.pool.records
+        cdef Int32s tokens
+        cdef list given = token_lists(prompts, "prompts"), holders
+        cdef list starts = key_starts(namespace, keys, self.block_size, given)
+        scratch = new_int32s(self.pool.num_blocks, &blocks)
+        with cython.critical_section(self.pool):
+            holders = self.c_holders(starts, namespace)
+            for i in range(len(given)):
+                tokens = given[i]
+                count = self.index.c_match(
+                    tokens.data, <int32_t>min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks),
+                    NULL if holders is None else (<RowKeysHolder>holders[i]).keys, blocks, &last
+                )
+                first = count       # up to where the prompt's own end begins
+                while (first > 0 and records[blocks[first - 1]].refcount == 0
+                        and self.index.nodes[records[blocks[first - 1]].node].children == (first < count)):
+                    first -= 1
+                for k in range(first, count):
+                    self.pool.policy.c_demote(blocks[k])
+                demoted += count - first
+            holders = None      # they count users, which needs the section
+        del scratch
+        return demoted
 
     def reset(self):
         """Forget the whole prefix cache, pins included; for instance when the weights have changed.

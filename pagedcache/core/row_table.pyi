@@ -17,6 +17,7 @@ class RowTable:
         tag_bits: int = 64,
         events: str | None = None,
         fingerprint: bytes = b"",
+        max_pinned: int | None = None,
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...

@@ -24,7 +24,7 @@ cdef class StepFiller(RowTable):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b""
+        fingerprint=b"", max_pinned=None
     ):
         cdef int32_t k
         cdef StepBuffers buffers

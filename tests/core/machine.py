@@ -184,6 +184,10 @@ class CacheMachine(RuleBasedStateMachine):
         elif prompts:
             assert self.table.pin(prompts, name, **told) == found
 
+    def demote(self, rng):
+        prompts, _, told = self.ask(rng, 2)
+        assert 0 <= self.table.demote(prompts, **told) <= len(prompts) * self.table.stats().cached
+
     def unpin(self, rng):
         name = f"pin {rng.randrange(4)}"
         if name not in self.model.pins:

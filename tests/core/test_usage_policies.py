@@ -60,6 +60,13 @@ class Pair:
     def evict(self, count: int) -> None:
         self.popped(self.table.evict(count))
 
+    def demote(self, prompt: list[int]) -> None:
+        """Demote the prompt, of which all that is published is known."""
+        found = [tuple(prompt[: k + 1]) for k in range(len(prompt))]
+        known = [content for content in found if content in self.content.values()]
+        expected = self.model.demote_end(known[-1]) if known else 0
+        assert self.table.demote([prompt]) == expected
+
     def popped(self, count: int) -> None:
         gone = {self.model.pop() for _ in range(count)}
         self.content = {block: content for block, content in self.content.items() if content not in gone}
@@ -76,7 +83,7 @@ def test_random_tries_against_the_model(driver, policy, seed):
     num_blocks = choose.choice([1, 7, 12, 24])
     pair = Pair(num_blocks, policy(), POLICIES[policy](num_blocks))
     for _ in range(300):
-        move = choose.choice(["admit", "admit", "admit", "release", "release", "evict"])
+        move = choose.choice(["admit", "admit", "admit", "release", "release", "evict", "demote"])
         if move == "admit":
             length = min(num_blocks, choose.randint(1, 7))
             sid = pair.admit([choose.choice([0, 0, 0, 1, 2]) for _ in range(length)])
@@ -85,6 +92,8 @@ def test_random_tries_against_the_model(driver, policy, seed):
             pair.release(choose.choice(list(pair.rows)))
         elif move == "evict":
             pair.evict(choose.randint(0, 2))
+        elif move == "demote":
+            pair.demote([choose.choice([0, 0, 0, 1, 2]) for _ in range(choose.randint(1, 4))])
         assert pair.order(driver) == pair.model.order()
         pair.table.check()  # no block before one that continues it; the policy's own figures
     assert pair.table.stats().evictions > 20, "the tries were too tame to show anything"

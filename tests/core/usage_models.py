@@ -5,6 +5,7 @@ the policies keep numbers, and look at everything where the policies look at one
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from copy import deepcopy
 
 Content = tuple[int, ...]
@@ -35,6 +36,16 @@ class Model:
             self.demoted.remove(content)
         self.demoted.insert(0, content)
 
+    def demote_end(self, content: Content) -> int:
+        """Demote a content with what it continues, as long as nothing else continues that; how many."""
+        ends = []
+        while content in self.idle and not self.is_continued(content, besides=ends):
+            ends.append(content)
+            content = content[:-1]
+        for end in reversed(ends):
+            self.demote(end)
+        return len(ends)
+
     def pop(self) -> Content:
         content = self.demoted[0] if self.demoted else self.choose()
         self.remove(content)
@@ -48,8 +59,8 @@ class Model:
         rehearsal = deepcopy(self)
         return [rehearsal.pop() for _ in self.idle]
 
-    def is_continued(self, content: Content) -> bool:
-        return any(other[:-1] == content for other in self.idle)
+    def is_continued(self, content: Content, besides: Sequence[Content] = ()) -> bool:
+        return any(other[:-1] == content and other not in besides for other in self.idle)
 
 
 class Recency(Model):
