@@ -6,7 +6,17 @@ import pytest
 from drive import blocks_of, prefill
 from usage_models import Adaptive, Fifo, Frequency, Hits, Model, Recency
 
-from pagedcache.core import ARC, LFUDA, LRU, S3FIFO, BlockPool, EvictionPolicy, NeverHitFirst, SequenceTable
+from pagedcache.core import (
+    ARC,
+    LFUDA,
+    LRU,
+    S3FIFO,
+    BlockPool,
+    EvictionPolicy,
+    NeverHitFirst,
+    PriorityTTL,
+    SequenceTable,
+)
 
 POLICIES = {ARC: Adaptive, LFUDA: Frequency, LRU: Recency, NeverHitFirst: Hits, S3FIFO: Fifo}
 LEARNING = [policy for policy in POLICIES if policy is not LRU]
@@ -203,6 +213,34 @@ def test_what_is_forgotten_leaves_no_trace(policy):
     table.check()
     scan(table, 0, 12)
     assert table.evict(20) == 19 and table.match([[111] * 4])[0] == 0
+    table.check()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("policy", [*POLICIES, lambda: PriorityTTL([None, None])])
+def test_blocks_beside_their_nodes_own_come_and_go(driver, policy, seed):
+    """They are ordered like any other; what continues a node's own block still goes before it."""
+    choose = random.Random(seed)
+    table = table_with(policy(), num_blocks=30)
+    sids = [prefill(table, prompt) for prompt in ([1, 2, 3, 4], [1, 2, 5], [6, 7])]
+    chains = [blocks_of(table, sid) for sid in sids]
+    table.release(choose.sample([*sids, *table.admit([[1, 2, 0], [6, 0]]).ids], 5))
+    twins = [
+        driver.twin(table.pool, block)
+        for block in choose.sample(sorted({block for chain in chains for block in chain}), 5)
+    ]
+    driver.check_policy(table.pool)
+    for gone in choose.sample(twins, 2):
+        driver.give_back(table.pool, gone)
+        twins.remove(gone)
+    order = driver.order(table.pool)
+    driver.check_policy(table.pool)
+    assert sorted(order) == sorted({*twins, *(block for chain in chains for block in chain)})
+    for chain in chains:
+        places = [order.index(block) for block in chain]
+        assert places == sorted(places, reverse=True)
+    assert [driver.pop(table.pool) for _ in order] == order
+    driver.check_policy(table.pool)
     table.check()
 
 
