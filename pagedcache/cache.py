@@ -77,8 +77,8 @@ class KVCache(Stepping):
         processor, or as the environment variable PAGEDCACHE_NUM_THREADS says. Results do not depend on it.
         The backend ``numpy`` has none of its own and accepts only None.
     policy : EvictionPolicy, optional
-        Which cached block gives way first: `LRU` (the default), `LFUDA`, `ARC`, `S3FIFO`, `NeverHitFirst` or a
-        `PriorityTTL`.
+        Which cached block gives way first: `LRU` (the default), `LFUDA`, `ARC`, `S3FIFO`, `NeverHitFirst`,
+        `PriorityTTL` or `NamespaceQuotas`.
     max_pinned : int, optional
         Most blocks that all pins together hold; by default half of the pool.
     events : {None, "digests", "tokens"}

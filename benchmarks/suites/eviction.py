@@ -8,7 +8,7 @@ from .common import BLOCK_SIZE
 class Policies:
     """Prompts of 100 blocks in a pool of 5,000, all of it cached; eight in ten blocks of the mix are found."""
 
-    params = [["LRU", "LFUDA", "ARC", "S3FIFO", "NeverHitFirst", "PriorityTTL"]]
+    params = [["LRU", "LFUDA", "ARC", "S3FIFO", "NeverHitFirst", "PriorityTTL", "NamespaceQuotas"]]
     param_names = ["policy"]
     num_blocks = 5_000
     prompt_blocks = 100
@@ -19,7 +19,8 @@ class Policies:
 
         if not hasattr(core, policy):
             raise NotImplementedError(f"no {policy} in this version")
-        made = core.PriorityTTL([None, None]) if policy == "PriorityTTL" else getattr(core, policy)()
+        arguments = {"PriorityTTL": ([None, None],), "NamespaceQuotas": ({None: 4_000},)}.get(policy, ())
+        made = getattr(core, policy)(*arguments)
         pool = core.BlockPool(self.num_blocks + 1, made)
         self.table = core.SequenceTable(pool, BLOCK_SIZE, max_sequences=1, max_length=self.num_blocks * BLOCK_SIZE)
         self.rng = np.random.default_rng(0)

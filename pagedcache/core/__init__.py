@@ -5,6 +5,7 @@ from pagedcache.core.arc import ARC
 from pagedcache.core.block_pool import BlockPool
 from pagedcache.core.eviction import LRU, EvictionPolicy
 from pagedcache.core.lfu_da import LFUDA
+from pagedcache.core.namespace_quotas import NamespaceQuotas
 from pagedcache.core.never_hit_first import NeverHitFirst
 from pagedcache.core.priority_ttl import PriorityTTL
 from pagedcache.core.results import Admission, AdmitStatus, CacheStats
@@ -23,6 +24,7 @@ __all__ = [
     "CacheStats",
     "EventKind",
     "EvictionPolicy",
+    "NamespaceQuotas",
     "NeverHitFirst",
     "PriorityTTL",
     "SequenceTable",

@@ -11,11 +11,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from model import ADMITTED, AWAY, NEVER_FITS, NOT_NOW, About, Model
 from simulated import FINGERPRINT, Device, Memory, Reader, contents
 
-from pagedcache.core import ARC, LFUDA, LRU, S3FIFO, BlockPool, NeverHitFirst, PriorityTTL, SequenceTable, Step
+from pagedcache.core import (
+    ARC,
+    LFUDA,
+    LRU,
+    S3FIFO,
+    BlockPool,
+    NamespaceQuotas,
+    NeverHitFirst,
+    PriorityTTL,
+    SequenceTable,
+    Step,
+)
 from pagedcache.keys import Key, Namespace, block_keys, content, salt
 
 # Each rule draws all it does from one seed: hypothesis's own choices would be nearly empty lists and tables.
 SEEDS = st.integers(0, 2**20 - 1).map(random.Random)  # a wider range is drawn mostly small
+POLICIES = [LRU, LRU, lambda: PriorityTTL([0.5, 60, None]), ARC, LFUDA, NeverHitFirst, S3FIFO]
+POLICIES += [lambda: NamespaceQuotas({"ours": 2, None: 5})]
 NAMESPACES = [Namespace(), Namespace("ours"), Namespace("theirs", secret=b"at least 16 bytes")]
 
 
@@ -47,7 +60,7 @@ class CacheMachine(RuleBasedStateMachine):
         max_length=st.sampled_from([None, None, None, 30, 9]),
         tag_bits=st.sampled_from([64, 64, 2, 0]),  # few bits: everything collides in the prefix index
         steps_in_flight=st.sampled_from([2, 1, 3]),
-        policy=st.sampled_from([LRU, LRU, lambda: PriorityTTL([0.5, 60, None]), ARC, LFUDA, NeverHitFirst, S3FIFO]),
+        policy=st.sampled_from(POLICIES),
         events=st.sampled_from([None, "digests", "tokens"]),
         rng=SEEDS,
     )

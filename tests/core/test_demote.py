@@ -4,15 +4,34 @@ import pytest
 from drive import prefill, snapshot
 
 from pagedcache import salt
-from pagedcache.core import ARC, LFUDA, LRU, S3FIFO, BlockPool, NeverHitFirst, PriorityTTL, SequenceTable
+from pagedcache.core import (
+    ARC,
+    LFUDA,
+    LRU,
+    S3FIFO,
+    BlockPool,
+    NamespaceQuotas,
+    NeverHitFirst,
+    PriorityTTL,
+    SequenceTable,
+)
 
-POLICIES = [LRU, ARC, LFUDA, NeverHitFirst, S3FIFO, lambda: PriorityTTL([None, None]), lambda: PriorityTTL([3600])]
+POLICIES = {
+    "LRU": LRU,
+    "ARC": ARC,
+    "LFUDA": LFUDA,
+    "NeverHitFirst": NeverHitFirst,
+    "S3FIFO": S3FIFO,
+    "PriorityTTL": lambda: PriorityTTL([None, None]),
+    "expiring": lambda: PriorityTTL([3600]),
+    "quotas": lambda: NamespaceQuotas({None: 20, "n": 9}),
+}
 
 
-@pytest.fixture(params=POLICIES, ids=["LRU", "ARC", "LFUDA", "NeverHitFirst", "S3FIFO", "PriorityTTL", "expiring"])
+@pytest.fixture(params=POLICIES)
 def table(request):
     """Three idle prompts of four blocks of one token, used once, twice and three times."""
-    table = SequenceTable(BlockPool(24, request.param()), 1)
+    table = SequenceTable(BlockPool(24, POLICIES[request.param]()), 1)
     for token in (1, 2, 3):
         for _ in range(token):
             table.release([prefill(table, [token, 5, 6, 7])])

@@ -14,6 +14,7 @@ from pagedcache.core import (
     S3FIFO,
     BlockPool,
     EvictionPolicy,
+    NamespaceQuotas,
     NeverHitFirst,
     PriorityTTL,
     SequenceTable,
@@ -162,7 +163,9 @@ def test_what_is_no_policy_is_refused(wrong: Any):
 
 
 @pytest.mark.thread_unsafe  # its arguments are shared
-@pytest.mark.parametrize("policy", [LRU(), PriorityTTL([1, None]), ARC(), LFUDA(), NeverHitFirst(), S3FIFO()])
+@pytest.mark.parametrize(
+    "policy", [LRU(), PriorityTTL([1, None]), ARC(), LFUDA(), NeverHitFirst(), S3FIFO(), NamespaceQuotas({})]
+)
 def test_a_policy_serves_one_pool(policy):
     pool = BlockPool(4, policy=policy)
     assert pool.policy is policy

@@ -13,6 +13,7 @@ from pagedcache.core import (
     S3FIFO,
     BlockPool,
     EvictionPolicy,
+    NamespaceQuotas,
     NeverHitFirst,
     PriorityTTL,
     SequenceTable,
@@ -217,7 +218,7 @@ def test_what_is_forgotten_leaves_no_trace(policy):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("policy", [*POLICIES, lambda: PriorityTTL([None, None])])
+@pytest.mark.parametrize("policy", [*POLICIES, lambda: PriorityTTL([None, None]), lambda: NamespaceQuotas({None: 3})])
 def test_blocks_beside_their_nodes_own_come_and_go(driver, policy, seed):
     """They are ordered like any other; what continues a node's own block still goes before it."""
     choose = random.Random(seed)
