@@ -7,13 +7,18 @@ backend passes.
 
 try:
     from pagedcache.core import (
+        ARC,
+        LFUDA,
         LRU,
+        S3FIFO,
         Admission,
         AdmitStatus,
         BlockPool,
         CacheStats,
         EventKind,
         EvictionPolicy,
+        NamespaceQuotas,
+        NeverHitFirst,
         PriorityTTL,
         SequenceTable,
         Step,
@@ -52,7 +57,10 @@ from pagedcache.spec import CacheSpec, LayerGroup
 __version__ = "0.1.0"
 
 __all__ = [
+    "ARC",
+    "LFUDA",
     "LRU",
+    "S3FIFO",
     "Admission",
     "AdmitStatus",
     "BlockManager",
@@ -68,6 +76,8 @@ __all__ = [
     "Key",
     "LayerGroup",
     "Namespace",
+    "NamespaceQuotas",
+    "NeverHitFirst",
     "OutOfBlocks",
     "OutOfSequences",
     "Page",

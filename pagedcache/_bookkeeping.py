@@ -135,6 +135,11 @@ class Bookkeeping:
         with self._open():
             return self.sequences.evict(n_blocks)
 
+    def demote(self, prompts: Prompts, *, namespace: Border = None, keys: Keys = None) -> int:
+        """Let what only these prompts use go first; the number of blocks. See `SequenceTable.demote`."""
+        with self._open():
+            return self.sequences.demote(prompts, namespace=namespace, keys=keys)
+
     def reset(self) -> int:
         """Forget the whole prefix cache, pins included; the number of blocks. See `SequenceTable.reset`."""
         with self._open():

@@ -78,7 +78,10 @@ class KVCache(Stepping):
         processor, or as the environment variable PAGEDCACHE_NUM_THREADS says. Results do not depend on it.
         The backend ``numpy`` has none of its own and accepts only None.
     policy : EvictionPolicy, optional
-        Which cached block gives way first: `LRU` (the default), or a `PriorityTTL`.
+        Which cached block gives way first: `LRU` (the default), `LFUDA`, `ARC`, `S3FIFO`, `NeverHitFirst`,
+        `PriorityTTL` or `NamespaceQuotas`.
+    max_pinned : int, optional
+        Most blocks that all pins together hold; by default half of the pool.
     events : {None, "digests", "tokens"}
         Whether to record what the prefix cache stores and removes, for `events`; with token ids or without.
 
@@ -124,6 +127,7 @@ class KVCache(Stepping):
         steps_in_flight: int | None = None,
         threads: int | None = None,
         policy: EvictionPolicy | None = None,
+        max_pinned: int | None = None,
         events: Literal["digests", "tokens"] | None = None,
     ) -> None:
         if not isinstance(spec, CacheSpec):
@@ -150,6 +154,7 @@ class KVCache(Stepping):
             max_length=max_length,
             steps_in_flight=steps_in_flight,
             events=events,
+            max_pinned=max_pinned,
             fingerprint=spec.fingerprint or b"",
             side_groups=[(g.window, g.sink_tokens, g.kind == "chunked_local") for g in spec.groups[1:]],
             max_step_tokens=spec.max_step_tokens,

@@ -5,7 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pagedcache import CacheSpec, KVCache, OutOfBlocks, Step, StepClosed
+from pagedcache import (
+    ARC,
+    LFUDA,
+    LRU,
+    S3FIFO,
+    CacheSpec,
+    KVCache,
+    NeverHitFirst,
+    OutOfBlocks,
+    PriorityTTL,
+    Step,
+    StepClosed,
+)
 from pagedcache.backends import get
 from pagedcache.testing import reference_attention
 
@@ -132,9 +144,10 @@ def test_left_pads_are_never_visible(driver):
     assert cache.match([[1, 2, 3, 4, 5, 6, 7, 8]])[0] == 0
 
 
-def test_eviction_under_pressure_never_serves_foreign_content():
+@pytest.mark.parametrize("policy", [LRU, ARC, LFUDA, NeverHitFirst, S3FIFO, lambda: PriorityTTL([0, None])])
+def test_eviction_under_pressure_never_serves_foreign_content(policy):
     """W01: recycled blocks are not found under their old content."""
-    with make(num_blocks=6, block_size=2) as cache:
+    with make(num_blocks=6, block_size=2, policy=policy()) as cache:
         driver = Driver(cache)
         for turn in range(12):
             sid, _ = driver.admit([turn // 2 % 3 * 10 + i for i in range(7)])
@@ -142,6 +155,19 @@ def test_eviction_under_pressure_never_serves_foreign_content():
             driver.release(sid)
             cache.check()
         assert cache.stats().evictions > 0 and cache.stats().hit_tokens > 0
+
+
+def test_the_end_of_a_session_and_the_cap_of_pins_reach_the_table():
+    with make(num_blocks=12, max_pinned=2) as cache:
+        driver = Driver(cache)
+        for token in (1, 2):
+            driver.release(driver.admit([token] * 9, namespace="n")[0])
+        with pytest.raises(ValueError, match="max_pinned is 2"):
+            cache.pin([[1] * 8, [2] * 8], "both", namespace="n")
+        assert cache.pin([[1] * 8], "one", namespace="n") == 2
+        assert cache.demote([[2] * 9]) == 0 == cache.demote([[1] * 9], namespace="n")
+        assert cache.demote([[2] * 9], namespace="n") == 2
+        cache.check()
 
 
 def test_out_of_blocks_changes_nothing_and_says_what_to_do():

@@ -4,7 +4,7 @@
 class Prefix:
     """800 requests, 18,882 blocks, at one capacity."""
 
-    params = [["lru", "priority-ttl", "belady"]]
+    params = [["lru", "lfu-da", "arc", "s3-fifo", "never-hit-first", "priority-ttl", "belady"]]
     param_names = ["policy"]
 
     def setup(self, policy):

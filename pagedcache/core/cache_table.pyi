@@ -1,25 +1,11 @@
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from pagedcache.core.prompt_table import PromptTable
-from pagedcache.keys import Key, Namespace
+from pagedcache.core.pin_table import PinTable
+from pagedcache.keys import Namespace
 
-class CacheTable(PromptTable):
-    max_pinned: int
-    num_pinned: int
-    def pin(
-        self,
-        prompts: Sequence[ArrayLike] | NDArray[np.integer[Any]],
-        name: str,
-        *,
-        namespace: Namespace | bytes | str | None = None,
-        keys: Sequence[Sequence[Key] | None] | None = None,
-    ) -> int: ...
-    def unpin(self, name: str) -> int: ...
-    def evict(self, n_blocks: int) -> int: ...
+class CacheTable(PinTable):
     def reset(self) -> int: ...
     def invalidate(self, *, namespace: Namespace | bytes | str | None) -> int: ...
     def events(self, *, anew: bool = False) -> NDArray[Any]: ...

@@ -1,61 +1,32 @@
-"""Control of the prefix cache: what stays (pin), what goes (evict, reset, invalidate), who is told (events)."""
+"""The prefix cache as a whole: forgetting it (reset, invalidate), and telling what is in it (events)."""
 
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pagedcache.core.arguments cimport Int32s, token_lists
-from pagedcache.core.block_pool cimport BlockPool
 from pagedcache.core.event_log cimport EventLog
-from pagedcache.core.key_table cimport RowKeysHolder, key_at
-from pagedcache.core.prompt_table cimport PromptTable, key_starts
+from pagedcache.core.key_table cimport key_at
+from pagedcache.core.pin_table cimport PinTable
 from pagedcache.core.records cimport NO_NODE
 from pagedcache.core.row_table cimport VACANT
 
 import numpy as np
 
 from pagedcache.core._events import EventNamer
-from pagedcache.core.arguments import bounded_int
 from pagedcache.keys import Namespace
 
 cdef enum:
     MORE_EVENTS = 4096      # beyond one for each block: what a busy engine does between two drains
 
 
-@cython.no_gc_clear    # __dealloc__ needs the pool
-cdef class Pin:
-    """References to blocks, until it lets go or is gone."""
-
-    def __cinit__(self, BlockPool pool not None, int64_t room, bytes namespace not None):
-        self.pool = pool
-        self.namespace = namespace
-        self.blocks = <int32_t *>malloc(room * sizeof(int32_t) + 1)
-        if not self.blocks:
-            raise MemoryError(f"no memory to pin {room} blocks")
-
-    def __dealloc__(self):
-        if self.count > 0:      # the collector has taken the pin from its table
-            with cython.critical_section(self.pool):
-                self.c_let_go()
-        free(self.blocks)
-
-    cdef int32_t c_let_go(self) noexcept nogil:
-        """Drop the references; how many blocks became usable."""
-        cdef int32_t count = self.count
-        self.count = 0
-        return self.pool.c_drop(self.blocks, count) if count > 0 else 0
-
-
 @cython.no_gc_clear
-cdef class CacheTable(PromptTable):
+cdef class CacheTable(PinTable):
     """The verbs that control the prefix cache; see SequenceTable."""
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b"", side_groups=(), max_step_tokens=None
+        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None
     ):
-        self.pins = {}
-        self.max_pinned = self.pool.num_blocks // 2
         if events not in (None, "digests", "tokens"):
             raise ValueError(f"events is {events!r}; it is None, 'digests' or 'tokens' (digests and token ids)")
         if events is not None:
@@ -64,136 +35,6 @@ cdef class CacheTable(PromptTable):
             self.index.log = EventLog(
                 self.keys, min(self.pool.num_blocks, INT32_MAX - MORE_EVENTS) + MORE_EVENTS, self.block_size
             )
-
-    def __dealloc__(self):
-        if self.num_pinned > 0:     # else __cinit__ may never have run; pins let go while the pool has its index
-            with cython.critical_section(self.pool):
-                for pin in self.pins.values():
-                    (<Pin>pin).c_let_go()
-
-    def pin(self, prompts, name, *, namespace=None, keys=None):
-        """Keep what is published of these prompts from eviction, under a name.
-
-        All pins together hold at most ``max_pinned`` blocks, half of the pool; a block counts once for each
-        prompt that pins it.
-
-        Parameters
-        ----------
-        prompts, namespace, keys
-            As in `admit`. Full blocks only; what is not published is not pinned.
-        name : str
-            For `unpin`.
-
-        Returns
-        -------
-        int
-            Blocks pinned.
-
-        Raises
-        ------
-        ValueError
-            The name is taken, or the pins would hold too much; nothing was changed.
-        """
-        cdef Py_ssize_t i
-        cdef int32_t last, hits, filled = 0
-        cdef int64_t most = 0
-        cdef list given, starts, holders
-        cdef Int32s tokens
-        cdef Pin pin
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, not {type(name).__name__}")
-        name = "".join((name,))     # a plain str: hashing another may run anything
-        given = token_lists(prompts, "prompts")
-        starts = key_starts(namespace, keys, self.block_size, given)
-        for tokens in given:
-            most += (self.num_sides + 1) * min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks)
-        pin = Pin(self.pool, most, Namespace.of(namespace).name)
-        with cython.critical_section(self.pool):
-            holders = self.c_holders(starts, namespace)
-            for i in range(len(given)):
-                tokens = given[i]
-                hits = self.index.c_match(
-                    tokens.data, <int32_t>min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks),
-                    NULL if holders is None else (<RowKeysHolder>holders[i]).keys, pin.blocks + filled, &last
-                )
-                filled += hits + self.c_list_companions(pin.blocks + filled, hits)
-            holders = None      # they count users, which needs the section
-            if name in self.pins:       # asked last: what is made before may run a finalizer that pins
-                raise ValueError(f"the name {name!r} is taken: unpin it first, or choose another")
-            if filled > self.max_pinned - self.num_pinned:
-                raise ValueError(
-                    f"{filled} blocks to pin, {self.num_pinned} are pinned already and max_pinned is "
-                    f"{self.max_pinned}: unpin something first"
-                )
-            self.pins[name] = pin
-            for i in range(filled):
-                self.pool.c_incref(pin.blocks[i])
-            pin.count = filled
-            self.num_pinned += filled
-            self.pool.c_note_peak()
-        return filled
-
-    cdef int32_t c_list_companions(self, int32_t *blocks, int32_t hits) noexcept nogil:
-        """Behind the `hits` blocks of group 0, those of side groups that a hit of all that they can serve needs."""
-        cdef int32_t served = self.c_common_hits(blocks, hits), side, j, listed = 0
-        for side in range(self.num_sides):
-            for j in range(served):
-                if self.c_is_wanted(side, served, j):
-                    blocks[hits + listed] = self.index.c_companion(self.pool.records[blocks[j]].node, side)
-                    listed += 1
-        return listed
-
-    def unpin(self, name):
-        """Undo `pin`.
-
-        Returns
-        -------
-        int
-            Blocks that became usable.
-
-        Raises
-        ------
-        KeyError
-            Nothing is pinned under this name.
-        """
-        name = "".join((name,))
-        with cython.critical_section(self.pool):
-            if name not in self.pins:
-                raise KeyError(f"nothing is pinned as {name!r}; pinned are {sorted(self.pins)}")
-            return self.c_unpin(name)
-
-    cdef int32_t c_unpin(self, str name) except -1:
-        """Let a pin go, if it is there; how many blocks became usable."""
-        cdef Pin pin = self.pins.pop(name, None)
-        if pin is None:
-            return 0
-        self.num_pinned -= pin.count
-        return pin.c_let_go()
-
-    def evict(self, n_blocks):
-        """Give up idle cached blocks, in the order in which they would go for new content.
-
-        Parameters
-        ----------
-        n_blocks : int
-            At most so many.
-
-        Returns
-        -------
-        int
-            Blocks evicted.
-
-        Notes
-        -----
-        Only blocks that nobody holds go: no sequence, pin, caller or open step, and no unfinished work. Of a prefix
-        the tail goes first, so that what stays can be found. The blocks were usable before; evicting makes them
-        vacant, which neighbours need to form runs of ids again.
-        """
-        cdef int64_t wanted = bounded_int(n_blocks, "n_blocks", 0, INT32_MAX)
-        with cython.critical_section(self.pool):
-            wanted = min(wanted, <int64_t>self.pool.policy.num_idle)
-            self.pool.c_make_vacant(self.pool.num_vacant + <int32_t>wanted)
-            return wanted
 
     def reset(self):
         """Forget the whole prefix cache, pins included; for instance when the weights have changed.
@@ -267,12 +108,6 @@ cdef class CacheTable(PromptTable):
         self.rows[row].publishes = False
         self.rows[row].node = NO_NODE
         self.rows[row].num_published = 0
-        return 0
-
-    cdef int c_forget_pins(self, namespace, bint all_of_them) except -1:
-        cdef list names = [name for name, pin in self.pins.items() if all_of_them or pin.namespace == namespace]
-        for name in names:
-            self.c_unpin(name)      # a finalizer may have done it meanwhile
         return 0
 
     cdef int32_t c_forget(self, const uint8_t *doomed) noexcept nogil:
@@ -364,13 +199,3 @@ cdef class CacheTable(PromptTable):
         free(path)
         free(is_logged)
         return 0
-
-    cdef dict c_references(self):
-        """Also the pinned blocks."""
-        cdef dict references = PromptTable.c_references(self)
-        cdef int32_t k
-        cdef Pin pin
-        for pin in self.pins.values():
-            for k in range(pin.count):
-                references[pin.blocks[k]] = references.get(pin.blocks[k], 0) + 1
-        return references

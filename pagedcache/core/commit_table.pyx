@@ -230,7 +230,7 @@ cdef class CommitTable(StepTable):
         cdef int32_t j, ahead = entry.num_published, block, node, key, side, tagged = 0, named = 0, published = 0
         cdef uint64_t tags[LOOKAHEAD]
         cdef uint64_t tag = self.index.c_tag(entry.node)
-        cdef bint levels = self.pool.policy.num_levels > 1
+        cdef bint told = self.pool.policy.hears_uses
         cdef size_t size = self.block_size
         for j in range(entry.num_published, full):
             while ahead < full and ahead < j + LOOKAHEAD:
@@ -248,8 +248,8 @@ cdef class CommitTable(StepTable):
                     entry.publishes = False
                     break
                 self.pool.records[block].node = node
-                if levels:
-                    self.pool.policy.c_set_level(block, entry.level)
+                if told:
+                    self.pool.policy.c_publish(block, entry.level)
                 for side in range(self.num_sides):
                     self.c_publish_side(side, row, j, node)
                 published += 1
@@ -258,8 +258,8 @@ cdef class CommitTable(StepTable):
                 self.pool.c_incref(table[j])
                 self.c_give_up(row, block)
                 self.c_spoil(row, j)
-                if levels:
-                    self.pool.policy.c_raise(table[j], entry.level)
+                if told:
+                    self.pool.policy.c_hit(table[j], entry.level)
                 for side in range(self.num_sides):
                     self.c_publish_side(side, row, j, node)
                 self.num_adopted += 1
@@ -276,13 +276,15 @@ cdef class CommitTable(StepTable):
         if published == ZERO_BLOCK:
             self.index.c_set_companion(node, side, block)
             self.pool.records[block].node = node
-            self.pool.policy.c_set_level(block, self.rows[row].level)
+            if self.pool.policy.hears_uses:
+                self.pool.policy.c_publish(block, self.rows[row].level)
             return
         table[j] = published
         self.pool.c_incref(published)
         self.c_give_up(row, block)
         self.c_spoil_side(side, row, j)
-        self.pool.policy.c_raise(published, self.rows[row].level)
+        if self.pool.policy.hears_uses:
+            self.pool.policy.c_hit(published, self.rows[row].level)
 
     cdef void c_slide(self, int32_t row) noexcept nogil:
         """Let go of blocks that no query at the committed position or behind it sees.

@@ -171,7 +171,8 @@ cdef class CompactTable(SwapTable):
         self.pool.records[to].node = self.pool.records[block].node
         if self.pool.records[to].node != NO_NODE:
             self.index.c_move(self.pool.records[to].node, to)
-            self.pool.policy.c_set_level(to, self.pool.policy.c_level(block))
+            if self.pool.policy.hears_uses:
+                self.pool.policy.c_move(block, to)
             self.pool.records[block].node = NO_NODE
         self.c_table(row)[j] = to
         self.c_spoil(row, j)

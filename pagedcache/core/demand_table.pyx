@@ -23,7 +23,7 @@ cdef class DemandTable(GroupTable):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b"", side_groups=(), max_step_tokens=None
+        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None
     ):
         cdef int32_t k
         cdef StepBuffers buffers

@@ -2,14 +2,16 @@
 
 A policy sees three events, each O(1): a published block loses its last reference (insert), gains
 one again (remove), or the pool wants one back (pop). It keeps its list in the block records
-themselves, so that it never allocates.
+themselves, so that it never allocates, or in arrays made for as many blocks (see queues).
 
 A policy must never pop a block before the blocks that continue it. Sequences drop their blocks
-tail first and take whole prefixes, so that plain LRU order has this property by itself.
+tail first and take whole prefixes, so that plain LRU order has this property by itself. Whoever
+orders otherwise has the parent of a block from c_parent.
 
-Policies with priorities hear more: the level of a block that is published (set_level), and the level
-of others that come to use it, while somebody holds it (raise). Those with a clock may read it once
-per verb (tick). In LRU all three do nothing.
+A policy that sets hears_uses is told more, of blocks that somebody holds: one is published, with a
+priority (publish); one is used by another prompt, with its priority (hit); another block takes its
+place (move). Those with a clock may read it once per verb (tick). A block of which it is known that
+nobody will ask for it is put first (demote).
 """
 
 cimport cython
@@ -33,6 +35,7 @@ cdef class EvictionPolicy:
         if self.records:
             raise ValueError("the policy has a pool already; give each pool a policy of its own")
         self.records = records
+        self.num_blocks = num_blocks
         return 0
 
     cdef void c_insert(self, int32_t block) noexcept nogil:
@@ -45,22 +48,28 @@ cdef class EvictionPolicy:
         """Give up an idle block; the caller knows that there is one."""
         return ZERO_BLOCK
 
+    cdef void c_demote(self, int32_t block) noexcept nogil:
+        """The idle block goes before all others; called for the blocks that continue it after that."""
+
     cdef void c_tick(self) noexcept nogil:
         """Blocks are about to be dropped or wanted."""
 
-    cdef void c_set_level(self, int32_t block, int level) noexcept nogil:
+    cdef void c_publish(self, int32_t block, int level) noexcept nogil:
         """The held block is published, with this priority; what an earlier content had is over."""
 
-    cdef void c_raise(self, int32_t block, int level) noexcept nogil:
-        """The held, published block gets at least this priority."""
+    cdef void c_hit(self, int32_t block, int level) noexcept nogil:
+        """Another prompt uses the held, published block, which gets at least this priority."""
 
-    cdef int c_level(self, int32_t block) noexcept nogil:
-        """Priority of a published block."""
-        return 0
+    cdef void c_move(self, int32_t block, int32_t to) noexcept nogil:
+        """The held, published block is another from here on: `to`, which was vacant."""
 
     cdef list c_order(self):
         """The idle blocks as they would be popped now; for audits. May list one too many, never endlessly."""
         return []
+
+    cdef int c_check(self) except -1:
+        """Audit what the policy keeps besides its order; AssertionError names what is wrong."""
+        return 0
 
 
 cdef class LRU(EvictionPolicy):
@@ -93,6 +102,17 @@ cdef class LRU(EvictionPolicy):
         cdef int32_t oldest = self.records[ZERO_BLOCK].next
         self.c_remove(oldest)
         return oldest
+
+    cdef void c_demote(self, int32_t block) noexcept nogil:
+        cdef BlockRecord *records = self.records
+        cdef int32_t oldest
+        self.c_remove(block)
+        oldest = records[ZERO_BLOCK].next
+        records[block].prev = ZERO_BLOCK
+        records[block].next = oldest
+        records[oldest].prev = block
+        records[ZERO_BLOCK].next = block
+        self.num_idle += 1
 
     cdef list c_order(self):
         cdef list order = []

@@ -123,13 +123,14 @@ cdef class HeldBlocks(VacantBlocks):
         return usable
 
     cdef int32_t c_forget(self, int32_t block) noexcept nogil:
-        """Take a block, whose node is removed already, out of the prefix cache; 1 if it was idle."""
+        """Take a block, whose node goes next, out of the prefix cache; 1 if it was idle."""
+        cdef bint idle = self.records[block].refcount == 0
+        if idle:
+            self.policy.c_remove(block)
         self.records[block].node = NO_NODE
-        if self.records[block].refcount > 0:
-            return 0
-        self.policy.c_remove(block)
-        self.c_put(block)
-        return 1
+        if idle:
+            self.c_put(block)
+        return idle
 
     cdef int32_t c_drop(self, const int32_t *blocks, int32_t count) noexcept nogil:
         """Drop one reference to each of `count` blocks, the last first; how many became usable."""
@@ -200,6 +201,7 @@ cdef class HeldBlocks(VacantBlocks):
         if self.index is not None:
             self.index.check()
             self.c_check_order()
+        self.policy.c_check()
         return 0
 
     cdef int c_check_order(self) except -1:

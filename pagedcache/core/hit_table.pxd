@@ -28,5 +28,5 @@ cdef class HitTable(CommitTable):
     cdef void c_find(self, const Prompt *prompt, int32_t *blocks, Hit *hit) noexcept nogil
     cdef void c_count(self, const Prompt *prompt, int32_t total, const int32_t *blocks, Hit *hit) noexcept nogil
     cdef void c_pin(self, int32_t row, const Hit *hit) noexcept nogil
-    cdef int32_t c_pin_block(self, int32_t block, int level) noexcept nogil
+    cdef void c_tell_uses(self, int32_t row, int32_t hits) noexcept nogil
     cdef void c_share_head(self, int32_t row, const Hit *hit) noexcept nogil

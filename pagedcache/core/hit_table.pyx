@@ -79,33 +79,34 @@ cdef class HitTable(CommitTable):
                     hit.shared += 1
                     hit.idle += self.pool.records[block].refcount == 0
 
-    cdef inline int32_t c_pin_block(self, int32_t block, int level) noexcept nogil:
-        self.pool.c_incref(block)
-        if level > 0:
-            self.pool.policy.c_raise(block, level)
-        return block
-
     cdef void c_pin(self, int32_t row, const Hit *hit) noexcept nogil:
         """Take the blocks of a hit for the row, whose table names the whole ones of group 0; the head's too."""
-        cdef int32_t side, j, level = self.rows[row].level
+        cdef int32_t side, j
         cdef int32_t *table = self.c_table(row)
         cdef int32_t *entries
         for j in range(hit.blocks):
-            self.c_pin_block(table[j], level)
+            self.pool.c_incref(table[j])
         for side in range(self.num_sides):
             entries = self.c_side_table(side, row)
             for j in range(hit.blocks):
                 entries[j] = ZERO_BLOCK
                 if self.c_is_wanted(side, hit.blocks, j):
-                    entries[j] = self.c_pin_block(
-                        self.index.c_companion(self.pool.records[table[j]].node, side), level
-                    )
+                    entries[j] = self.index.c_companion(self.pool.records[table[j]].node, side)
+                    self.pool.c_incref(entries[j])
             self.sides[side].filled[row] = hit.blocks
             self.sides[side].first[row] = self.c_needed_from(side, hit.blocks)
         if hit.head.tokens > 0:
             self.pool.c_incref(hit.head.block)
             for side in range(self.num_sides):
                 self.pool.c_incref(self.index.c_companion(self.pool.records[hit.head.block].node, side))
+
+    cdef void c_tell_uses(self, int32_t row, int32_t hits) noexcept nogil:
+        """The eviction policy hears which blocks the row, whose first entries were found, uses."""
+        cdef int32_t side, j
+        for side in range(-1, self.num_sides):
+            for j in range(hits):
+                if self.c_side_table(side, row)[j] != ZERO_BLOCK:
+                    self.pool.policy.c_hit(self.c_side_table(side, row)[j], self.rows[row].level)
 
     cdef void c_share_head(self, int32_t row, const Hit *hit) noexcept nogil:
         """Until it is copied, the head's block stands in the row's tables, and the row's own waits behind the others."""

@@ -13,8 +13,9 @@ No block is popped before a block C that continues it. Let P be C's parent, both
 1. since(P) >= since(C): whoever holds C holds P, and drops tail first, so that P was held when C
    was inserted. Since the clock never goes back, each list is in the order of `since`, and in one
    list C stands before P.
-2. level(P) >= level(C): inserting C raised P, which was held. Levels never fall while a block is
-   published, and C's does not rise while it is idle.
+2. level(P) >= level(C): inserting C raised P, which was held. The level of a published block falls only
+   when it is demoted, and then to the lowest, which C has too, in front of P and as old; and C's does not
+   rise while it is idle.
 3. ttl does not fall with the level, so that by 1 and 2 C has expired whenever P has.
 
 So if P is popped as expired, C has expired too: in a lower list, which is looked at before, or
@@ -30,7 +31,7 @@ from libc.stdlib cimport calloc, free
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from pagedcache.core.eviction cimport EvictionPolicy
-from pagedcache.core.records cimport BlockRecord, NO_NODE, ZERO_BLOCK
+from pagedcache.core.records cimport BlockRecord, ZERO_BLOCK
 
 from numbers import Real
 
@@ -88,6 +89,7 @@ cdef class PriorityTTL(EvictionPolicy):
         if ends != sorted(ends):
             raise ValueError(f"ttls is {list(ttls)}; no priority may expire before a lower one")
         self.num_levels = len(ends)
+        self.hears_uses = True
         for level in range(self.num_levels):
             self.ttl[level] = ends[level]
             self.oldest[level] = ZERO_BLOCK
@@ -123,23 +125,21 @@ cdef class PriorityTTL(EvictionPolicy):
         clock_gettime(CLOCK_MONOTONIC, &time)
         self.now = <int64_t>time.tv_sec * 1000000000 + time.tv_nsec + load(&self.skew, RELAXED)
 
-    cdef void c_set_level(self, int32_t block, int level) noexcept nogil:
+    cdef void c_publish(self, int32_t block, int level) noexcept nogil:
         self.level[block] = <uint8_t>level
 
-    cdef void c_raise(self, int32_t block, int level) noexcept nogil:
+    cdef void c_hit(self, int32_t block, int level) noexcept nogil:
         if self.level[block] < level:
             self.level[block] = <uint8_t>level
 
-    cdef int c_level(self, int32_t block) noexcept nogil:
-        return self.level[block]
+    cdef void c_move(self, int32_t block, int32_t to) noexcept nogil:
+        self.level[to] = self.level[block]
 
     cdef void c_insert(self, int32_t block) noexcept nogil:
         cdef BlockRecord *records = self.records
         cdef int level = self.level[block]
         cdef int32_t newest = self.newest[level]
-        cdef int32_t parent = self.index.nodes[records[block].node].parent
-        if parent != NO_NODE and self.index.blocks[records[block].node] == block:
-            self.c_raise(self.index.blocks[parent], level)
+        self.c_hit(self.c_parent(block), level)
         records[block].prev = newest
         records[block].next = ZERO_BLOCK
         if newest == ZERO_BLOCK:
@@ -180,6 +180,22 @@ cdef class PriorityTTL(EvictionPolicy):
         self.c_remove(victim)
         self.level[victim] = 0
         return victim
+
+    cdef void c_demote(self, int32_t block) noexcept nogil:
+        cdef BlockRecord *records = self.records
+        cdef int32_t oldest
+        self.c_remove(block)
+        oldest = self.oldest[0]
+        records[block].prev = ZERO_BLOCK
+        records[block].next = oldest
+        if oldest == ZERO_BLOCK:
+            self.newest[0] = block
+        else:
+            records[oldest].prev = block
+        self.oldest[0] = block
+        self.level[block] = 0
+        self.since[block] = 0       # long before any other
+        self.num_idle += 1
 
     cdef list c_order(self):
         cdef list expired = [], others = []

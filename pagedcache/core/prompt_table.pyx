@@ -157,6 +157,8 @@ cdef class PromptTable(HitTable):
         self.c_append_blocks(row, total)
         for side in range(self.num_sides):
             self.c_append_side(side, row, self.c_side_target(side, total, hit.blocks, <int32_t>prompt.pad))
+        if self.pool.policy.hears_uses:
+            self.c_tell_uses(row, hit.blocks)
         if hit.head.tokens > 0:
             self.c_share_head(row, &hit)
         self.query_tokens += prompt.length

@@ -21,6 +21,7 @@ class RowTable:
         tag_bits: int = 64,
         events: str | None = None,
         fingerprint: bytes = b"",
+        max_pinned: int | None = None,
         side_groups: Sequence[tuple[int | None, int, bool]] = (),
         max_step_tokens: int | None = None,
     ) -> None: ...

@@ -41,7 +41,7 @@ cdef class RowTable:
 
     def __cinit__(
         self, BlockPool pool not None, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1,
-        int tag_bits=64, events=None, fingerprint=b"",      # the last two are CacheTable's
+        int tag_bits=64, events=None, fingerprint=b"", max_pinned=None,     # the last three are CacheTable's
         side_groups=(), max_step_tokens=None
     ):
         cdef int32_t row, first_generation

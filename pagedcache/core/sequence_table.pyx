@@ -24,10 +24,8 @@ cdef class SequenceTable(ShareTable):
         A pool of this table's own.
     block_size : int
         Tokens per block, 1..1024.
-    max_sequences : int
-        Live sequences at a time.
-    max_length : int, optional
-        Most positions of one sequence; by default what the pool can hold.
+    max_sequences, max_length : int, optional
+        Live sequences at a time; most positions of one, by default what the pool can hold.
     steps_in_flight : int
         Most steps that can be open at a time, 1 to 8.
     side_groups : sequence of (window, sink_tokens, is_chunked), optional
@@ -39,11 +37,13 @@ cdef class SequenceTable(ShareTable):
         Whether to record what the prefix cache stores and removes, for `events`; with token ids or without.
     fingerprint : bytes
         Identity of weights, RoPE settings and adapter, for the digests of events.
+    max_pinned : int, optional
+        Most blocks that all pins together hold; by default half of the pool.
 
     Notes
     -----
-    Handles are int64. All lengths and positions are row coordinates: left pads count.
-    Every call is guarded by the pool's critical section and either succeeds or changes nothing.
+    Handles are int64. All lengths and positions are row coordinates: left pads count. Every call is guarded by the
+    pool's critical section and either succeeds or changes nothing.
 
     Examples
     --------

@@ -29,7 +29,7 @@ cdef class StepTable(StepFiller):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b"", side_groups=(), max_step_tokens=None
+        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None
     ):
         self.serials = <int64_t *>calloc(self.num_buffers, sizeof(int64_t))
         if not self.serials:

@@ -28,8 +28,15 @@ KINDS = {  # what the pictures call a slot, and its colour: of a palette that th
 ON_DARK = {SlotKind.STORED, SlotKind.ROUNDING}  # kinds that are written on in white
 LINES = ["#777777", "#B07AA1", "#E69F00", "#8C6D31", "#C44E52", "#59A14F"]  # of systems that reserve
 PAGES = ["#0072B2", "#56B4E9", "#004466", "#33A5A5", "#7A9EC9", "#001F33"]  # of those with pages
-POLICY = {"lru": ("LRU", "#0072B2", "-"), "priority-ttl": ("priority and TTL", "#E69F00", "-")}
-POLICY |= {"belady": ("Belady (knows the future)", "#444444", "--")}
+POLICY = {  # the name, colour and style of a policy's line
+    "lru": ("LRU", "#0072B2", "-"),
+    "lfu-da": ("LFU-DA", "#CC79A7", "-"),
+    "arc": ("ARC", "#009E73", "-"),
+    "s3-fifo": ("S3-FIFO", "#D55E00", "-"),
+    "never-hit-first": ("never hit first", "#56B4E9", "-"),
+    "priority-ttl": ("priority and TTL", "#E69F00", "-"),
+    "belady": ("Belady (knows the future)", "#444444", "--"),
+}
 BINS = 120  # points of the longest line over time; each is a mean
 CELLS = 2**15  # slots that a map shows at most
 

@@ -17,13 +17,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache._sizes import integer, one_of
-from pagedcache.core import LRU, BlockPool, EvictionPolicy, PriorityTTL, SequenceTable
+from pagedcache.core import (
+    ARC,
+    LFUDA,
+    LRU,
+    S3FIFO,
+    BlockPool,
+    EvictionPolicy,
+    NeverHitFirst,
+    PriorityTTL,
+    SequenceTable,
+)
 from pagedcache.replay.belady import belady_hits
 from pagedcache.replay.trace import Trace
 
 __all__ = ["POLICIES", "HitRate", "capacities", "prefix_hits", "replay_prefix"]
 
-POLICIES = ("lru", "priority-ttl", "belady")
+CORE: dict[str, Callable[[], EvictionPolicy]] = {  # policies of the core that need to be told nothing
+    "lru": LRU,
+    "lfu-da": LFUDA,
+    "arc": ARC,
+    "s3-fifo": S3FIFO,
+    "never-hit-first": NeverHitFirst,
+}
+POLICIES = (*CORE, "priority-ttl", "belady")
 TTLS = (300.0, 300.0)  # seconds, for `priority-ttl`: of prompts that are new, and of those that go on
 CLOCK = 1000.0  # the policy's clock also runs by itself: a second of the trace is so many of it, to drown that
 
@@ -154,9 +171,10 @@ def prefix_hits(
         With blocks; for "priority-ttl" with arrivals.
     capacity : int
         Blocks that the cache holds. Of a longer prompt the first `capacity` blocks are kept.
-    policy : {"lru", "priority-ttl", "belady"}
-        The core's `LRU`; its `PriorityTTL` with two levels, where a prompt of which at least half is found is taken for
-        one that goes on and has its blocks raised to level 1; or the bound, which knows the future.
+    policy : str
+        One of `POLICIES`: the core's `LRU`, `LFUDA`, `ARC`, `S3FIFO` and `NeverHitFirst`; its `PriorityTTL` with two
+        levels ("priority-ttl"), where a prompt of which at least half is found is taken for one that goes on and has
+        its blocks raised to level 1; or the bound, which knows the future ("belady").
     ttls : two floats
         Seconds that idle blocks of level 0 and 1 live, the second no less than the first. The policy's clock goes by
         the times of arrival.
@@ -169,8 +187,8 @@ def prefix_hits(
     _block_size(trace)
     if one_of("policy", policy, POLICIES) == "belady":
         return belady_hits(trace, capacity, progress=progress)
-    if policy == "lru":
-        return _replay(trace, capacity, LRU(), progress)
+    if policy in CORE:
+        return _replay(trace, capacity, CORE[policy](), progress)
     if trace.arrivals is None:
         raise ValueError(f"{trace.name}: priority-ttl needs the times of arrival, which this trace does not tell")
     if len(ttls) != 2:

@@ -11,11 +11,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from model import ADMITTED, AWAY, NEVER_FITS, NOT_NOW, About, Model
 from simulated import FINGERPRINT, Device, Memory, Reader, contents
 
-from pagedcache.core import BlockPool, PriorityTTL, SequenceTable, Step
+from pagedcache.core import (
+    ARC,
+    LFUDA,
+    LRU,
+    S3FIFO,
+    BlockPool,
+    NamespaceQuotas,
+    NeverHitFirst,
+    PriorityTTL,
+    SequenceTable,
+    Step,
+)
 from pagedcache.keys import Key, Namespace, block_keys, content, salt
 
 # Each rule draws all it does from one seed: hypothesis's own choices would be nearly empty lists and tables.
 SEEDS = st.integers(0, 2**20 - 1).map(random.Random)  # a wider range is drawn mostly small
+POLICIES = [LRU, LRU, lambda: PriorityTTL([0.5, 60, None]), ARC, LFUDA, NeverHitFirst, S3FIFO]
+POLICIES += [lambda: NamespaceQuotas({"ours": 2, None: 5})]
 NAMESPACES = [Namespace(), Namespace("ours"), Namespace("theirs", secret=b"at least 16 bytes")]
 
 
@@ -47,12 +60,12 @@ class CacheMachine(RuleBasedStateMachine):
         max_length=st.sampled_from([None, None, None, 30, 9]),
         tag_bits=st.sampled_from([64, 64, 2, 0]),  # few bits: everything collides in the prefix index
         steps_in_flight=st.sampled_from([2, 1, 3]),
-        ttls=st.sampled_from([None, None, [0.5, 60, None]]),
+        policy=st.sampled_from(POLICIES),
         events=st.sampled_from([None, "digests", "tokens"]),
         rng=SEEDS,
     )
-    def start(self, num_blocks, block_size, max_sequences, max_length, tag_bits, steps_in_flight, ttls, events, rng):
-        self.pool = BlockPool(num_blocks, policy=None if ttls is None else PriorityTTL(ttls))
+    def start(self, num_blocks, block_size, max_sequences, max_length, tag_bits, steps_in_flight, policy, events, rng):
+        self.pool = BlockPool(num_blocks, policy=policy())
         self.table = SequenceTable(
             self.pool,
             block_size,
@@ -74,7 +87,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.model = Model(num_blocks, block_size, max_sequences, bound, self.read)
         self.memory, self.device = Memory(block_size), Device()
         self.reader = None if events is None else Reader(self.model, events == "tokens")
-        self.levels = 1 if ttls is None else len(ttls)
+        self.levels = self.pool.policy.num_levels
         self.open: list[Opened] = []  # steps, oldest first
         self.closed = None  # the last one that was closed
         self.stale = []  # released handles
@@ -182,6 +195,10 @@ class CacheMachine(RuleBasedStateMachine):
                 self.table.pin(prompts, name, **told)
         elif prompts:
             assert self.table.pin(prompts, name, **told) == found
+
+    def demote(self, rng):
+        prompts, _, told = self.ask(rng, 2)
+        assert 0 <= self.table.demote(prompts, **told) <= len(prompts) * self.table.stats().cached
 
     def unpin(self, rng):
         name = f"pin {rng.randrange(4)}"

@@ -93,6 +93,25 @@ def test_pins_hold_at_most_half_of_the_pool(make):
     assert table.pin([range(12)], "three") == 3
 
 
+@pytest.mark.parametrize("most", [0, 3, 9])
+def test_the_cap_of_pins_is_given_when_the_table_is_made(make, most):
+    table = make(num_blocks=9, max_pinned=most)
+    assert table.max_pinned == most
+    table.release([prefill(table, range(33))])
+    before = snapshot(table)
+    if most < 8:
+        with pytest.raises(ValueError, match=rf"{most + 1} blocks.*max_pinned is {most}.*make the cache with a larger"):
+            table.pin([range(4 * most + 4)], "more")
+    assert snapshot(table) == before and table.num_pinned == 0
+    assert table.pin([range(4 * most)], "just right") == min(most, 8)
+
+
+@pytest.mark.parametrize("bad", [-1, 10, 1.5, "3", True])
+def test_a_wrong_cap_is_refused(bad):
+    with pytest.raises((ValueError, TypeError), match="max_pinned"):
+        SequenceTable(BlockPool(9), 4, max_pinned=bad)
+
+
 def test_a_name_is_taken_once(cached):
     cached.pin([range(9)], "a")
     before = snapshot(cached)

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from drive import blocks_of, prefill
 
-from pagedcache.core import LRU, BlockPool, EvictionPolicy, PriorityTTL, SequenceTable
+from pagedcache.core import (
+    ARC,
+    LFUDA,
+    LRU,
+    S3FIFO,
+    BlockPool,
+    EvictionPolicy,
+    NamespaceQuotas,
+    NeverHitFirst,
+    PriorityTTL,
+    SequenceTable,
+)
 
 HOUR = 3600.0  # tests move the clock by hours, so that the time they take themselves does not matter
 
@@ -152,7 +163,9 @@ def test_what_is_no_policy_is_refused(wrong: Any):
 
 
 @pytest.mark.thread_unsafe  # its arguments are shared
-@pytest.mark.parametrize("policy", [LRU(), PriorityTTL([1, None])])
+@pytest.mark.parametrize(
+    "policy", [LRU(), PriorityTTL([1, None]), ARC(), LFUDA(), NeverHitFirst(), S3FIFO(), NamespaceQuotas({})]
+)
 def test_a_policy_serves_one_pool(policy):
     pool = BlockPool(4, policy=policy)
     assert pool.policy is policy

@@ -32,6 +32,7 @@ VERBS = {
     "pin": 1.5,
     "unpin": 0.5,
     "evict": 0.5,
+    "demote": 0.5,
     "reset": 0.1,
     "invalidate": 0.2,
     "swap_out": 1,

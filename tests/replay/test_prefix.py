@@ -10,13 +10,22 @@ from pagedcache.replay import POLICIES, Trace, capacities, prefix_hits, replay_p
 from pagedcache.replay.belady import next_uses
 from pagedcache.replay.prefix import TTLS
 
-# Token hit rates of the shipped parts, of a simulator written apart from the package. Capacities are in blocks.
+# Token hit rates of the shipped parts, of simulators written apart from the package. Capacities are in blocks. They
+# evict after they have taken in a prompt, not before. In that of S3-FIFO a block steps aside for those that continue
+# it; the others take each block for itself.
 KNOWN = {
     ("mooncake-conversation", "lru"): {20: 0.0366, 1000: 0.0401, 3000: 0.0624, 10000: 0.2029, 19531: 0.2546},
+    ("mooncake-conversation", "lfu-da"): {20: 0.0366, 1000: 0.0401, 3000: 0.0645, 10000: 0.1972, 19531: 0.2576},
+    ("mooncake-conversation", "arc"): {20: 0.0366, 1000: 0.0422, 3000: 0.0760, 10000: 0.2026, 19531: 0.2576},
+    ("mooncake-conversation", "s3-fifo"): {1000: 0.0491, 3000: 0.0810, 10000: 0.2016, 19531: 0.2554},
     ("mooncake-conversation", "belady"): {20: 0.0432, 1000: 0.1783, 3000: 0.2627, 10000: 0.2699},
     ("mooncake-synthetic", "lru"): {20: 0.0007, 1000: 0.0097, 3000: 0.0408, 10000: 0.1130, 19531: 0.1480},
+    ("mooncake-synthetic", "lfu-da"): {20: 0.0007, 1000: 0.0097, 3000: 0.0408, 10000: 0.1161, 19531: 0.1480},
+    ("mooncake-synthetic", "arc"): {20: 0.0007, 1000: 0.0134, 3000: 0.0453, 10000: 0.1161, 19531: 0.1480},
+    ("mooncake-synthetic", "s3-fifo"): {1000: 0.0088, 3000: 0.0429, 10000: 0.1090, 19531: 0.1480},
     ("mooncake-synthetic", "belady"): {20: 0.0093, 1000: 0.1119, 3000: 0.1480},
 }
+NEAR = {"lru": 5e-5, "belady": 5e-5, "lfu-da": 1e-3, "arc": 1e-3, "s3-fifo": 1e-3}
 
 
 def made(*prompts, block_size=1, arrivals=None):
@@ -60,7 +69,7 @@ def plain_lru(trace, capacity):
 def test_known_hit_rates(name, policy):
     known = KNOWN[name, policy]
     rates = replay_prefix(shipped_trace(name), known, [policy])
-    assert [rate.token_rate for rate in rates] == pytest.approx(list(known.values()), abs=5e-5)
+    assert [rate.token_rate for rate in rates] == pytest.approx(list(known.values()), abs=NEAR[policy])
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 5, 17, 60, 1000])
@@ -92,7 +101,7 @@ def test_kvcache_simulator_finds_the_same(name, policy, theirs):
 
 
 @pytest.mark.parametrize("capacity", [3, 20, 100])
-@pytest.mark.parametrize("policy", ["lru", "priority-ttl"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_nothing_beats_belady_over_all(random_trace, capacity, policy):
     best = prefix_hits(random_trace, capacity, "belady").sum()
     assert prefix_hits(random_trace, capacity, policy).sum() <= best
@@ -163,7 +172,7 @@ def test_capacities_grow_up_to_the_whole_trace():
         (lambda t: replay_prefix(shipped_trace("sharegpt"), [1]), "sharegpt: the trace does not tell which blocks"),
         (lambda t: replay_prefix(t, [0]), "capacity is 0; it must be at least 1"),
         (lambda t: replay_prefix(t, [2**40]), "capacity is 1099511627776; it must be at most"),
-        (lambda t: replay_prefix(t, [1], ["fifo"]), "policy is 'fifo'; it must be one of 'lru', 'priority-ttl', 'bel"),
+        (lambda t: replay_prefix(t, [1], ["fifo"]), "policy is 'fifo'; it must be one of 'lru', 'lfu-da', 'arc', 's3"),
         (lambda t: replay_prefix(t, [1], skip=1.0), "skip is 1.0"),
         (lambda t: replay_prefix(t, [1], ["priority-ttl"]), "made: priority-ttl needs the times of arrival"),
         (lambda t: replay_prefix(made([], []), [1]), "made: the 2 requests to count have no blocks"),

@@ -4,18 +4,20 @@ from libc.stdint cimport int32_t
 
 from pagedcache.core.block_pool cimport BlockPool
 from pagedcache.core.eviction cimport EvictionPolicy
+from pagedcache.core.priority_ttl cimport PriorityTTL
+from pagedcache.core.records cimport NO_NODE
 
 
 def set_level(BlockPool pool, int32_t block, int level):
-    pool.policy.c_set_level(block, level)
+    pool.policy.c_publish(block, level)
 
 
 def raise_level(BlockPool pool, int32_t block, int level):
-    pool.policy.c_raise(block, level)
+    pool.policy.c_hit(block, level)
 
 
 def level_of(BlockPool pool, int32_t block):
-    return pool.policy.c_level(block)
+    return (<PriorityTTL>pool.policy).level[block]
 
 
 def order(BlockPool pool):
@@ -65,3 +67,37 @@ cdef class Queue(EvictionPolicy):
 
     cdef list c_order(self):
         return [self.idle[i] for i in range(self.num_idle)]
+
+
+def twin(BlockPool pool, int32_t block):
+    """A second idle block of the node of an idle one, as another group of layers has it; its number."""
+    cdef int32_t other
+    pool.c_take(0, 1, &other)
+    pool.records[other].node = pool.records[block].node
+    if pool.policy.hears_uses:
+        pool.policy.c_publish(other, 0)
+        pool.policy.c_hit(other, 0)
+    pool.records[other].refcount = 0
+    pool.policy.c_insert(other)
+    return other
+
+
+def give_back(BlockPool pool, int32_t twin):
+    """The idle twin is no longer published, as where its node's own block is evicted."""
+    pool.policy.c_remove(twin)
+    pool.records[twin].node = NO_NODE
+    pool.c_put(twin)
+
+
+def pop(BlockPool pool):
+    """Evict one block, a twin or a node's own; which it was."""
+    cdef int32_t block = pool.policy.c_pop(), node = pool.records[block].node
+    if pool.index.blocks[node] == block:
+        pool.index.c_remove(node)
+    pool.records[block].node = NO_NODE
+    pool.c_put(block)
+    return block
+
+
+def check_policy(BlockPool pool):
+    pool.policy.c_check()

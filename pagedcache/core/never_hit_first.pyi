@@ -1,0 +1,3 @@
+from pagedcache.core.eviction import EvictionPolicy
+
+class NeverHitFirst(EvictionPolicy): ...
