@@ -31,7 +31,7 @@ cdef enum:
     DEMOTED = 2
 
 
-@cython.no_gc
+@cython.no_gc_clear    # the pool that is collected with it still asks it
 cdef class ARC(EvictionPolicy):
     """Blocks used once and blocks used again compete for the memory; what comes back after eviction decides how much.
 

@@ -33,7 +33,7 @@ cdef enum:
     DEMOTED = 64
 
 
-@cython.no_gc
+@cython.no_gc_clear    # the pool that is collected with it still asks it
 cdef class LFUDA(EvictionPolicy):
     """The least frequently used first, where what was popular long ago ages.
 

@@ -25,7 +25,7 @@ cdef enum:
     MOST_QUOTAS = 254
 
 
-@cython.no_gc
+@cython.no_gc_clear    # the pool that is collected with it still asks it
 cdef class NamespaceQuotas(LRU):
     """Least recently used first, but those of namespaces that keep too much before all others.
 

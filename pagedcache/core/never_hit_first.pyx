@@ -21,7 +21,7 @@ cdef enum:
     NUM_QUEUES = 3
 
 
-@cython.no_gc
+@cython.no_gc_clear    # the pool that is collected with it still asks it
 cdef class NeverHitFirst(EvictionPolicy):
     """Blocks that only one prompt used go before those that others found; among equals the least recently used.
 

@@ -52,7 +52,7 @@ def nanoseconds(seconds, str name):
     return int(seconds * 1e9)
 
 
-@cython.no_gc
+@cython.no_gc_clear    # the pool that is collected with it still asks it
 cdef class PriorityTTL(EvictionPolicy):
     """Expired blocks first, then the least recently used of the lowest priority.
 

@@ -36,7 +36,7 @@ cdef enum:
     SMALL_PART = 10     # SMALL has one of so many places
 
 
-@cython.no_gc
+@cython.no_gc_clear    # the pool that is collected with it still asks it
 cdef class S3FIFO(EvictionPolicy):
     """A short queue for what is new, from which only what was used twice meanwhile comes into the long one.
 

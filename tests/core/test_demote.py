@@ -16,6 +16,8 @@ from pagedcache.core import (
     SequenceTable,
 )
 
+pytestmark = pytest.mark.thread_unsafe  # the fixture's table is shared
+
 POLICIES = {
     "LRU": LRU,
     "ARC": ARC,

@@ -10,7 +10,17 @@ import pytest
 from drive import least_growth, prefill
 
 from pagedcache import Namespace, salt
-from pagedcache.core import BlockPool, SequenceTable
+from pagedcache.core import (
+    ARC,
+    LFUDA,
+    LRU,
+    S3FIFO,
+    BlockPool,
+    NamespaceQuotas,
+    NeverHitFirst,
+    PriorityTTL,
+    SequenceTable,
+)
 
 pytestmark = pytest.mark.thread_unsafe  # a fixture's table, or the collector, is shared
 
@@ -25,6 +35,22 @@ def test_c13_the_table_may_go_before_its_open_step():
     del step
     gc.collect()
     assert len(slots) == 5 and int(slots.min()) >= 4
+
+
+@pytest.mark.parametrize("among", [("table",), ("policy", "table"), ("pool", "table", "policy"), ("policy", "pool")])
+@pytest.mark.parametrize("policy", [LRU, ARC, LFUDA, NeverHitFirst, S3FIFO, lambda: PriorityTTL([60, None]), dict])
+def test_a_cycle_with_idle_blocks_is_collected_in_any_order(collector, policy, among):
+    """The table gives its blocks back while the collector is at work: the policy must still be whole then."""
+    own = policy() if policy is not dict else NamespaceQuotas({None: 3})
+    pool = BlockPool(24, own)
+    table = SequenceTable(pool, 1)
+    for token in (1, 2):
+        table.release([prefill(table, [token, 5, 6, 7])])
+    assert pool.num_cached == 8
+    cycle = [{"policy": own, "pool": pool, "table": table}[name] for name in among]
+    cycle.append(cycle)
+    del own, pool, table, cycle
+    gc.collect()
 
 
 def test_an_array_outlives_its_step_without_harm():
