@@ -46,13 +46,13 @@ def draw(lengths, held):
             (held[:, 1], f"each of the five that see {WINDOW} tokens", "#D55E00", "-"),
         ):
             axes.plot(lengths, blocks, color=colour, ls=style, lw=1.6)
-            place = len(lengths) * 3 // 5
+            place = len(lengths) * 2 // 3 if style == "--" else -1
             axes.annotate(
                 f"{label}: {blocks[-1]:,} at the end",
                 (lengths[place], blocks[place]),
-                xytext=(0, 5),
+                xytext=(-6, 6),
                 textcoords="offset points",
-                ha="right" if style == "--" else "center",
+                ha="right",
                 color=colour,
                 fontweight="bold",
             )

@@ -5,7 +5,7 @@ a windowed group just the last ones, and its sinks. Then comes the head of one b
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t
 
 from pagedcache.core.commit_table cimport CommitTable
 from pagedcache.core.key_table cimport key_at
