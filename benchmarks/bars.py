@@ -11,6 +11,7 @@ from collections import defaultdict
 from statistics import median
 
 import numpy as np
+from bars_groups import cached_prompt, hybrid_decode
 from bars_sharing import adversaries, events, hashing, sharing
 from suites.baseline import PyBlockManager
 from suites.churn import Churn
@@ -164,6 +165,8 @@ def main(argv=None):
         hashing(5 if quick else 200),
         events(2 if quick else 12),
         adversaries(2 if quick else 12),
+        hybrid_decode(2 if quick else 8),
+        cached_prompt(5 if quick else 200),
         gpu_plans(5 if quick else 500),
         engine_steps(5 if quick else 2000),
         space(),

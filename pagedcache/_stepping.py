@@ -1,7 +1,7 @@
 """The verbs of KVCache that make one step: extend, attend, commit or abandon, and the bytes that they move."""
 
 from collections.abc import Sequence as ABCSequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -142,7 +142,7 @@ class Stepping(Residency):
                     raise ValueError("a step from arrays has the tables of one layer group: it may read layers of the first")
                 variants |= sight.variants
                 if sight.chunk is not None:
-                    step = ChunkedStep.of(step, sight.group, sight.chunk)
+                    step = cast(Step, ChunkedStep.of(step, sight.group, sight.chunk))
             if k is None:
                 try:
                     return backend.attend(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)

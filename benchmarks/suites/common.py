@@ -30,16 +30,19 @@ def chat_lengths(n, *, seed=0):
     return prompt, answer
 
 
-def running_table(n, context, *, room=256, max_sequences=None):
+def running_table(n, context, *, room=256, max_sequences=None, **options):
     """Make a SequenceTable with n live sequences of `context` committed tokens each, no prefix shared.
 
-    Returns the table and the int64 ids. Every sequence has `room` tokens of free blocks left.
+    Returns the table and the int64 ids. Every sequence has `room` tokens of free blocks left. Options are the
+    table's; each of its groups has as many blocks as if it kept all.
     """
     from pagedcache.core import BlockPool, SequenceTable
 
     rng = np.random.default_rng(n)
-    blocks = n * -(-(context + room) // BLOCK_SIZE)
-    table = SequenceTable(BlockPool(blocks), BLOCK_SIZE, max_sequences=max_sequences or n, max_length=context + room)
+    blocks = n * -(-(context + room) // BLOCK_SIZE) * (len(options.get("side_groups", ())) + 1)
+    table = SequenceTable(
+        BlockPool(blocks), BLOCK_SIZE, max_sequences=max_sequences or n, max_length=context + room, **options
+    )
     ids = np.empty(n, np.int64)
     for i in range(n):
         prompt = rng.integers(0, 128_000, context, dtype=np.int32)

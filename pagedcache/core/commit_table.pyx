@@ -166,7 +166,7 @@ cdef class CommitTable(StepTable):
                     self.c_advance(row, buffers, i, tokens)
                 if entry.publishes and self.c_block_of(entry.position) > entry.num_published:
                     published += self.c_publish(row)
-                if self.num_sides > 0:
+                if self.num_sides > 0 and entry.position >= self.slide_at[row]:
                     self.c_slide(row)
             if entry.state == LIVE:
                 entry.holds -= 1
@@ -295,10 +295,14 @@ cdef class CommitTable(StepTable):
         cdef SideGroup *group
         cdef int32_t *table
         cdef int32_t side, first, j, ahead
+        self.slide_at[row] = self.max_length + 1
         for side in range(self.num_sides):
             group = &self.sides[side]
+            if group.window == 0:
+                continue
             first = self.c_block_of(self.c_lowest_seen(side, entry.position, entry.pad))
-            if group.window == 0 or first <= group.first[row]:
+            self.slide_at[row] = min(self.slide_at[row], self.c_next_slide(side, first, entry.position, entry.pad))
+            if first <= group.first[row]:
                 continue
             table = self.c_side_table(side, row)
             for j in range(max(group.first[row], self.c_sinks(side, entry.pad)), first):

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 
 from pagedcache.core.group_table cimport GroupTable
 from pagedcache.core.records cimport BlockRecord, NO_NODE
-from pagedcache.core.row_table cimport OPEN_OR_CLOSED, Row, SideGroup, named_row
+from pagedcache.core.row_table cimport OPEN_OR_CLOSED, Row, named_row
 from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
 
 
@@ -141,21 +141,18 @@ cdef class DemandTable(GroupTable):
     cdef bint c_is_simple(
         self, StepBuffers buffers, int32_t row, int32_t last, int32_t offset, int64_t token
     ) noexcept nogil:
-        """Whether side groups too have a block at hand that their tables show; then the token's slots there."""
-        cdef BlockRecord *records = self.pool.records
+        """Whether side groups show the block at hand too; then the token's slots there.
+
+        Group 0's was asked whether it may be written. Whoever shares a side group's last block shares group 0's.
+        """
         cdef GroupArrays *group = buffers.group.c.next
-        cdef SideGroup *side = self.sides
-        cdef const int32_t *entries = self.tables + (<size_t>self.max_sequences + row) * self.pitch + last
-        cdef size_t shown = <size_t>buffers.number * self.max_sequences + row
+        cdef const int32_t *tail = self.tails + <size_t>row * self.num_sides
         cdef int32_t size = self.block_size
+        if self.agreed[buffers.number * self.max_sequences + row] != last + 1:
+            return False
         while group != NULL:
-            if side.shown[shown] != last + 1 or side.filled[row] <= last:
-                return False
-            if offset > 0 and (records[entries[0]].refcount != 1 or records[entries[0]].node >= 0):
-                return False
-            group.slots[token] = <int64_t>entries[0] * size + offset
-            entries += <size_t>self.max_sequences * self.pitch
-            side += 1
+            group.slots[token] = <int64_t>tail[0] * size + offset
+            tail += 1
             group = group.next
         return True
 

@@ -6,6 +6,7 @@ from pagedcache.core.row_table cimport RowTable
 
 cdef class GroupTable(RowTable):
     cdef int32_t c_lowest_seen(self, int32_t side, int32_t position, int32_t pad) noexcept nogil
+    cdef int32_t c_next_slide(self, int32_t side, int32_t first, int32_t position, int32_t pad) noexcept nogil
     cdef int32_t c_needed_from(self, int32_t side, int32_t blocks) noexcept nogil
     cdef bint c_is_wanted(self, int32_t side, int32_t hits, int32_t entry) noexcept nogil
     cdef int32_t c_side_hits(self, int32_t side, const int32_t *table, int32_t hits) noexcept nogil

@@ -36,6 +36,13 @@ cdef class GroupTable(RowTable):
             return position - (position - pad) % window
         return max(pad, position - window + 1)
 
+    cdef int32_t c_next_slide(self, int32_t side, int32_t first, int32_t position, int32_t pad) noexcept nogil:
+        """The next position at which a query sees nothing of block `first`, the first one that it sees from here."""
+        cdef int64_t window = self.sides[side].window, behind = (first + <int64_t>1) * self.block_size
+        if not self.sides[side].is_chunked:
+            return <int32_t>min(behind + window - 1, <int64_t>self.max_length + 1)
+        return <int32_t>min(position + window - (position - pad) % window, <int64_t>self.max_length + 1)
+
     cdef int32_t c_needed_from(self, int32_t side, int32_t blocks) noexcept nogil:
         """A sequence that goes on after so many blocks needs those from here on, and the sinks."""
         return self.c_block_of(self.c_lowest_seen(side, blocks * self.block_size, 0))
@@ -135,6 +142,7 @@ cdef class GroupTable(RowTable):
         for k in range(self.num_buffers):
             shown = self.sides[side].shown + k * self.max_sequences
             shown[row] = min(shown[row], entry)
+            self.agreed[k * self.max_sequences + row] = -1
 
     cdef int32_t c_lowest_cut(self, int32_t row) noexcept nogil:
         """The lowest position to cut the row at: for lower ones, a window has let blocks go."""
@@ -191,6 +199,10 @@ cdef class GroupTable(RowTable):
                         or self.sides[side].first[row] * self.block_size
                         <= self.c_lowest_seen(side, self.rows[row].position, self.rows[row].pad),
                         f"row {row} has released what group {side + 1} still sees")
+                j = self.c_block_of(self.rows[row].end)
+                if (self.rows[row].state != SWAPPED and self.rows[row].end % self.block_size > 0
+                        and self.c_is_writable(self.c_table(row)[j])):
+                    require(self.c_is_writable(table[j]), f"block {table[j]} of row {row} is shared in group {side + 1}")
                 for j in range(self.sides[side].filled[row]):
                     block = table[j]
                     require((block != ZERO_BLOCK) == self.c_is_held(side, row, j) or self.rows[row].state == SWAPPED,

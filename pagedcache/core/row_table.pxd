@@ -92,6 +92,9 @@ cdef class RowTable:
     cdef int32_t pitch
     cdef SideGroup *sides                 # [num_sides] the layer groups beside group 0
     cdef readonly int32_t num_sides
+    cdef int32_t *agreed                  # [num_buffers, max_sequences] what `shown` is in every side group, or -1
+    cdef int32_t *tails                   # [max_sequences, num_sides] the last block that was shown of each side group
+    cdef int32_t *slide_at                # [max_sequences] before this position no window lets a block go
     cdef readonly int32_t max_step_tokens  # most new tokens of a row in one step where a window exists; 0: any number
     cdef int32_t *shown                   # [num_buffers, max_sequences] see c_shown
     cdef int32_t num_buffers              # sets of step buffers: most steps that can be open at a time
@@ -147,6 +150,8 @@ cdef class RowTable:
         self.rows[row].position = position
         self.rows[row].end = position
         self.rows[row].partial = 0
+        if self.num_sides > 0:
+            self.slide_at[row] = 0
 
     @cython.final
     cdef inline int32_t *c_shown(self, int32_t buffers) noexcept nogil:
@@ -169,6 +174,8 @@ cdef class RowTable:
             self.c_shown(k)[row] = -1
             for side in range(self.num_sides):
                 self.sides[side].shown[k * self.max_sequences + row] = -1
+            if self.num_sides > 0:
+                self.agreed[k * self.max_sequences + row] = -1
 
     @cython.final
     cdef inline bint c_is_writable(self, int32_t block) noexcept nogil:

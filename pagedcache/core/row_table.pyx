@@ -92,7 +92,7 @@ cdef class RowTable:
         free(self.named)
         free(self.tables)
         if self.sides != NULL:
-            free(self.sides[0].filled)
+            free(self.slide_at)
         free(self.sides)
 
     def __reduce__(self):
@@ -125,6 +125,10 @@ cdef class RowTable:
             free(memory)
             self.num_sides = 0
             raise MemoryError(f"no memory for the tables of {self.max_sequences} sequences in {len(rules) + 1} groups")
+        self.slide_at = memory
+        self.agreed = memory + self.max_sequences
+        self.tails = self.agreed + self.num_buffers * <size_t>self.max_sequences
+        memory = self.tails + self.num_sides * <size_t>self.max_sequences
         for side in range(self.num_sides):
             window, sink_tokens, is_chunked = rules[side]
             self.sides[side].filled = memory
@@ -144,7 +148,9 @@ cdef class RowTable:
         return 0
 
     cdef inline size_t c_side_entries(self) noexcept nogil:
-        return self.num_sides * (3 + <size_t>self.num_buffers) * self.max_sequences
+        if self.num_sides == 0:
+            return 0
+        return (1 + self.num_buffers + self.num_sides * (4 + <size_t>self.num_buffers)) * self.max_sequences
 
     cdef inline size_t c_table_entries(self, int32_t pitch) noexcept nogil:
         return (self.num_sides + <size_t>1) * self.max_sequences * pitch

@@ -161,6 +161,10 @@ cdef class StepFiller(DemandTable):
                 group, i, need, is_new, self.c_side_table(side, row),
                 self.sides[side].shown + buffers.number * self.max_sequences + row, &self.sides[side].clean[row]
             )
+            if need > 0:
+                self.tails[row * self.num_sides + side] = self.c_side_table(side, row)[need - 1]
+        if self.num_sides > 0:
+            self.agreed[buffers.number * self.max_sequences + row] = need
 
     cdef void c_set_depths(self, StepBuffers buffers, const int32_t *depths) noexcept nogil:
         """Positions of a tree: tokens of the same depth stand at the same position."""
