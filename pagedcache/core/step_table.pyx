@@ -104,8 +104,8 @@ cdef class StepTable(StepFiller):
         SwappedOut
             A sequence is swapped out.
         ValueError
-            A handle is named twice, a count is negative, a sequence would grow beyond max_length, or a depth is
-            out of range. Whatever is raised, nothing was changed.
+            A handle is named twice, a count is negative or, where windows are, above max_step_tokens, a sequence would
+            grow beyond max_length, or a depth is out of range. Whatever is raised, nothing was changed.
         """
         cdef Demand demand
         cdef Step step
