@@ -58,7 +58,9 @@ class ChunkedStep:
         begins = np.zeros(len(positions), bool)
         begins[indptr[:-1][np.diff(indptr) > 0]] = True
         if (positions[1:][~begins[1:]] - positions[:-1][~begins[1:]] != 1).any():
-            raise ValueError("new tokens of a tree cannot be cut into chunks: a chunked-local group takes them in a row")
+            raise ValueError(
+                "new tokens of a tree cannot be cut into chunks: a chunked-local group takes them in a row"
+            )
         begins |= positions % chunk == 0
         first = np.flatnonzero(begins)
         stop = np.append(first[1:], len(positions))

@@ -72,7 +72,9 @@ def resolved(group: LayerGroup, spec: "CacheSpec") -> LayerGroup:
     if windowed != (group.window is not None):
         raise ValueError(f"window={group.window} in a group of kind {group.kind!r}; all but full ones have one")
     if group.sink_tokens and group.kind != "sliding_window":
-        raise ValueError(f"sink_tokens={group.sink_tokens} in a group of kind {group.kind!r}; only sliding windows keep any")
+        raise ValueError(
+            f"sink_tokens={group.sink_tokens} in a group of kind {group.kind!r}; only sliding windows keep any"
+        )
     if windowed and spec.max_step_tokens is None:
         raise ValueError("a window needs max_step_tokens, the most new tokens of a sequence in one step")
     head_dim = integer("head_dim", group.head_dim or spec.head_dim)

@@ -103,7 +103,8 @@ cdef class DemandTable(GroupTable):
                 break
             entry = &rows[row]
             start = entry.end
-            if count < 0 or count > max_length - start or (most > 0 and count > most):      # negative: a finalizer has changed the caller's array
+            # Negative where a finalizer has changed the caller's array.
+            if count < 0 or count > max_length - start or (most > 0 and count > most):
                 demand.wrong = i
                 demand.too_long = True
                 break

@@ -202,7 +202,8 @@ cdef class GroupTable(RowTable):
                 j = self.c_block_of(self.rows[row].end)
                 if (self.rows[row].state != SWAPPED and self.rows[row].end % self.block_size > 0
                         and self.c_is_writable(self.c_table(row)[j])):
-                    require(self.c_is_writable(table[j]), f"block {table[j]} of row {row} is shared in group {side + 1}")
+                    require(self.c_is_writable(table[j]),
+                            f"block {table[j]} of row {row} is shared in group {side + 1}")
                 for j in range(self.sides[side].filled[row]):
                     block = table[j]
                     require((block != ZERO_BLOCK) == self.c_is_held(side, row, j) or self.rows[row].state == SWAPPED,

@@ -5,7 +5,7 @@ a windowed group just the last ones, and its sinks. Then comes the head of one b
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t
 
 from pagedcache.core.commit_table cimport CommitTable
 from pagedcache.core.key_table cimport key_at
@@ -109,7 +109,7 @@ cdef class HitTable(CommitTable):
                     self.pool.policy.c_hit(self.c_side_table(side, row)[j], self.rows[row].level)
 
     cdef void c_share_head(self, int32_t row, const Hit *hit) noexcept nogil:
-        """Until it is copied, the head's block stands in the row's tables, and the row's own waits behind the others."""
+        """Until it is copied, the head's block stands in the row's tables; the row's own waits behind the others."""
         cdef int32_t side
         cdef int32_t *table = self.c_table(row)
         self.rows[row].partial = self.rows[row].position

@@ -114,7 +114,9 @@ cdef class RowTable:
             return 0
         if any(window is not None for window, _, _ in rules):
             if max_step_tokens is None:
-                raise ValueError("a sliding window needs max_step_tokens, the most new tokens of a sequence in one step")
+                raise ValueError(
+                    "a sliding window needs max_step_tokens, the most new tokens of a sequence in one step"
+                )
             self.max_step_tokens = bounded_int(max_step_tokens, "max_step_tokens", 1, MAX_LENGTH)
         self.sides = <SideGroup *>calloc(len(rules), sizeof(SideGroup))
         self.num_sides = <int32_t>len(rules) if self.sides != NULL else 0

@@ -81,6 +81,8 @@ cdef class SequenceTable(ShareTable):
         ------
         InvalidSequence, SwappedOut, StepOpen
             A handle names no live sequence, one that is swapped out, or one in an open step.
+        PositionReleased
+            A window has let blocks go that a query at the position would see.
         ValueError
             A handle is named twice, or a position lies before the pad or beyond the sequence.
         """
@@ -190,7 +192,7 @@ cdef class SequenceTable(ShareTable):
             return self.rows[self.named[0]].position - self.rows[self.named[0]].pad
 
     def block_table(self, handle, group=0):
-        """int32 [blocks]: a copy of the sequence's table in a layer group, allotted blocks included; 0 where released."""
+        """int32 [blocks]: a copy of the sequence's table in a layer group, allotted ones included; 0 where released."""
         cdef int32_t side = bounded_int(group, "group", 0, self.num_sides) - 1, row, count
         cdef bytes raw
         with cython.critical_section(self.pool):

@@ -41,6 +41,8 @@ cdef class ShareTable(CompactTable):
             Fewer than m * n rows are vacant.
         InvalidSequence, SwappedOut, StepOpen
             A handle names no live sequence, one that is swapped out, or one in an open step.
+        PositionReleased
+            A window has let blocks go that a query at the position would see.
         ValueError
             A handle is named twice, or a position lies before the pad or beyond the sequence.
         """

@@ -104,8 +104,8 @@ cdef class StepTable(StepFiller):
         SwappedOut
             A sequence is swapped out.
         ValueError
-            A handle is named twice, a count is negative, a sequence would grow beyond max_length, or a depth is
-            out of range. Whatever is raised, nothing was changed.
+            A handle is named twice, a count is negative or, where windows are, above max_step_tokens, a sequence would
+            grow beyond max_length, or a depth is out of range. Whatever is raised, nothing was changed.
         """
         cdef Demand demand
         cdef Step step
@@ -198,8 +198,8 @@ cdef class StepTable(StepFiller):
             raise ValueError(f"counts holds {self.counts[i]} at {i}; it must be 0 to {INT32_MAX}")
         if 0 < self.max_step_tokens < self.counts[i]:
             raise ValueError(
-                f"counts holds {self.counts[i]} at {i}; max_step_tokens is {self.max_step_tokens}, by which windows keep "
-                "their blocks: give the tokens in more steps"
+                f"counts holds {self.counts[i]} at {i}; max_step_tokens is {self.max_step_tokens}, by which windows "
+                "keep their blocks: give the tokens in more steps"
             )
         end = self.rows[self.named[i]].end
         raise ValueError(

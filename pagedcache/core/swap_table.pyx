@@ -114,7 +114,8 @@ cdef class SwapTable(CacheTable):
 
     cdef bint c_is_own(self, int32_t row, int64_t place) noexcept nogil:
         """Whether there is a block that only this sequence holds; the fence queue is no holder."""
-        cdef int32_t entry = <int32_t>(place // (self.num_sides + 1)), side = <int32_t>(place % (self.num_sides + 1)) - 1
+        cdef int32_t entry = <int32_t>(place // (self.num_sides + 1))
+        cdef int32_t side = <int32_t>(place % (self.num_sides + 1)) - 1
         cdef int32_t block
         if entry >= (self.rows[row].num_blocks if side < 0 else self.sides[side].filled[row]):
             return False

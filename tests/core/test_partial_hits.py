@@ -42,7 +42,7 @@ def test_all_but_the_last_token_of_a_prompt_are_found(make, block_size):
 
 
 @pytest.mark.parametrize("at", range(16))
-def test_a_prompt_is_found_up_to_its_first_other_token(cached, at):
+def test_a_prompt_is_found_up_to_its_first_other_token(cached, at):  # R05
     prompt = [*PROMPT[:at], 7, *PROMPT[at + 1 :], 7]
     assert cached.match([prompt])[0] == admit(cached, prompt)[1] == at
 

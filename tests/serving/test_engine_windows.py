@@ -50,7 +50,7 @@ def run(model, num_blocks, *, max_step_tokens=8, n=1, **options):
 
 
 @pytest.mark.parametrize("step_tokens", [3, 8, 64])
-def test_prompts_longer_than_a_step_may_be(model, expected, step_tokens):
+def test_prompts_longer_than_a_step_may_be(model, expected, step_tokens):  # W17
     """A step has at most max_step_tokens of one sequence, however many the engine would compute."""
     texts, _ = run(model, 400, step_tokens=step_tokens)
     assert texts == [[text] for text in expected]

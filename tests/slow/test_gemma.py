@@ -90,7 +90,7 @@ def test_forked_after_a_prefix_hit(gemma, block_size):
     assert result.report.reused_tokens == (len(prompt) - 1) // block_size * block_size
 
 
-def test_windows_hold_no_more_than_their_size(gemma):
+def test_windows_hold_no_more_than_their_size(gemma):  # R10
     """While 1500 tokens go in by chunks, and more by ones; what is written stays right."""
     model, _ = gemma
     spec = model.cache_spec(block_size=16, max_step_tokens=CHUNK)
