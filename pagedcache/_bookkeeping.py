@@ -65,10 +65,12 @@ class Bookkeeping:
                 prompts, namespace=namespace, keys=keys, reserve=reserve, pads=pads, priority=priority
             )
 
-    def match(self, prompts: Prompts, *, namespace: Border = None, keys: Keys = None) -> NDArray[np.int32]:
+    def match(
+        self, prompts: Prompts, *, namespace: Border = None, keys: Keys = None, by_group: bool = False
+    ) -> NDArray[np.int32]:
         """Leading tokens of each prompt that are cached; changes nothing. See `SequenceTable.match`."""
         with self._open():
-            return self.sequences.match(prompts, namespace=namespace, keys=keys)
+            return self.sequences.match(prompts, namespace=namespace, keys=keys, by_group=by_group)
 
     # -- steps ------------------------------------------------------------------------------------
 

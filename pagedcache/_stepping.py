@@ -139,7 +139,9 @@ class Stepping(Residency):
                     self.spec.locate(layer)  # which raises what is wrong with it
                 sight = self._sights[layer]
                 if sight.group and step.owner is None:
-                    raise ValueError("a step from arrays has the tables of one layer group: it may read layers of the first")
+                    raise ValueError(
+                        "a step from arrays has the tables of one layer group: it may read layers of the first"
+                    )
                 variants |= sight.variants
                 if sight.chunk is not None:
                     step = cast(Step, ChunkedStep.of(step, sight.group, sight.chunk))

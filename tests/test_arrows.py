@@ -26,9 +26,11 @@ for _name in set(MAY_NOT) - {"monitoring"}:
     MAY_NOT[_name].append("monitoring")  # which looks on, and nobody waits for
 PART_OF = {  # private modules are held to what the public one is that they are part of
     "_bookkeeping": "cache",
+    "_chunks": "cache",
     "_layer_group": "spec",
     "_pages": "simple",
     "_residency": "cache",
+    "_sight": "cache",
     "_stepping": "cache",
 }
 
