@@ -65,7 +65,7 @@ class Scheduler:
         report: Report,
         clock: Callable[[], float],
     ) -> None:
-        self.rows = Rows(cache.sequences.max_sequences)
+        self.rows = Rows(cache.sequences.max_sequences, cache.spec.max_step_tokens)
         self.running, self.waiting = Line(), Line()
         self._cache, self._step_tokens = cache, step_tokens
         self._row_tokens = cache.spec.max_step_tokens or step_tokens  # most of one sequence: windows keep so many more
