@@ -101,29 +101,33 @@ class Rows:
             self.tokens[sid] += tokens if accepted is None else [tokens[k] for k in accepted[sid]]
         return outs
 
-    def attend(self, step, new, trees=None, before=None):
-        """All layers of a step; `before`: tokens of each row that open steps have added."""
+    def compute(self, layer, step, tokens, **masks):
+        """One layer of a step: what attend returns; tokens None: K and V are there already."""
+        k, v = (None, None) if tokens is None else kv_of(layer, tokens, step.positions)
+        return self.cache.attend(layer, _QUERIES[layer, step.positions], k, v, step, **masks)
+
+    def attend(self, step, new, trees=None):
+        """All layers of a step, compared."""
         outs, layer = [], 0
         masks = {} if trees is None else packed_masks([mask for _, mask in trees])
         flat = [token for tokens in new.values() for token in tokens]
         for group in self.spec.groups:
             for _ in range(group.layers):
-                q = _QUERIES[layer, step.positions]
-                k, v = kv_of(layer, flat, step.positions)
-                out = self.cache.attend(layer, q, k, v, step, **masks)
+                out = self.compute(layer, step, flat, **masks)
                 self.cache.backend.synchronize()
-                self._compare(layer, group, step, new, trees, before or {}, q, np.asarray(out))
+                self._compare(layer, group, step, new, trees, out)
                 outs.append(np.array(out))
                 layer += 1
         return np.concatenate([out.ravel() for out in outs])
 
-    def _compare(self, layer, group, step, new, trees, before, q, out):
+    def _compare(self, layer, group, step, new, trees, out):
+        q = _QUERIES[layer, step.positions]
         first = [0, *accumulate(map(len, new.values()))]
         for i, (sid, tokens) in enumerate(new.items()):
             if not tokens:
                 continue
             mine = slice(first[i], first[i + 1])
-            known = self.tokens[sid] + before.get(sid, [])
+            known = self.tokens[sid]
             places = np.array([*range(len(known)), *step.positions[mine]])
             k, v = (rounded(both, self.spec.dtype) for both in kv_of(layer, known + list(tokens), places))
             seen = np.array([[sees(group, query, key) for key in places] for query in step.positions[mine]])

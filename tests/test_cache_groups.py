@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hybrid_drive import CHUNKED, FULL, MIXED, SINKS, SLIDING, Rows, make_cache, published
 
+from pagedcache.core import EventKind
 from pagedcache.errors import OutOfBlocks, PositionReleased
 from pagedcache.spec import LayerGroup
 
@@ -35,7 +36,9 @@ def sequence_of_verbs(rows, rng, *, steps, trees):
     """Random verbs; every output is compared, and the audit passes after each."""
     cache, known = rows.cache, [PROMPT]
     for _ in range(steps):
-        verb = rng.choice(["run"] * 6 + ["guess"] * 3 + ["admit", "admit", "fork", "cut", "reorder", "swap", "compact", "release"])
+        verb = rng.choice(
+            ["run"] * 6 + ["guess"] * 3 + ["admit", "admit", "fork", "cut", "reorder", "swap", "compact", "release"]
+        )
         ids = rng.sample(list(rows.tokens), min(len(rows.tokens), rng.randint(1, 3)))
         try:
             if verb == "admit" or not ids:
@@ -46,7 +49,9 @@ def sequence_of_verbs(rows, rng, *, steps, trees):
                 rows.run(new, abandon=rng.random() < 0.15, cascade=rng.random() < 0.3)
             elif verb == "guess":
                 new = {sid: [rng.randrange(3) for _ in range(rng.randint(1, 8))] for sid in ids}
-                parents = {sid: [rng.randint(-1, k - 1) if trees else k - 1 for k in range(len(new[sid]))] for sid in ids}
+                parents = {
+                    sid: [rng.randint(-1, k - 1) if trees else k - 1 for k in range(len(new[sid]))] for sid in ids
+                }
                 accepted = {}
                 for sid, of_row in parents.items():
                     path, at = [], rng.randrange(-1, len(of_row))
@@ -80,13 +85,19 @@ def sequence_of_verbs(rows, rng, *, steps, trees):
 
 @pytest.mark.parametrize("trees", [False, True], ids=["rows", "trees"])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        *(("cpu", dtype) for dtype in ("float32", "float16", "bfloat16", "int8")),
+        ("numpy", "float16"),
+        ("numpy", "int8"),
+    ],
+)
 def test_any_verbs(rows_of, backend, dtype, block_size, trees):
     rng = random.Random(f"{backend} {dtype} {block_size} {trees}")
     groups = UNCHUNKED if trees else MIXED
     rows = rows_of(600 // block_size + 30, dtype=dtype, block_size=block_size, backend=backend, groups=groups)
-    known = sequence_of_verbs(rows, rng, steps=40, trees=trees)
+    known = sequence_of_verbs(rows, rng, steps=20, trees=trees)
     rows.release(*rows.tokens)
     for prompt in known:
         with make_cache(300, dtype=dtype, block_size=block_size, backend=backend, groups=groups) as cache:
@@ -97,6 +108,18 @@ def test_any_verbs(rows_of, backend, dtype, block_size, trees):
         for group, at, record in found:
             assert expected.get((group, at), record) == record, "published bytes are not those of a clean run"
         assert whole <= len(prompt) // block_size
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+def test_reading_again(rows_of, backend):
+    """Without K and V, each layer gives what it gave when they were stored."""
+    rows = rows_of(backend=backend)
+    a, b = rows.admit(PROMPT[:19]), rows.admit(PROMPT[5:9])
+    step = rows.cache.extend([a, b], [5, 1])
+    for layer in range(rows.spec.layers):
+        out = rows.compute(layer, step, [1, 2, 3, 4, 5, 6])
+        np.testing.assert_array_equal(rows.compute(layer, step, None), out)
+    rows.cache.abandon(step)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -111,15 +134,14 @@ def test_emulated_cuda(rows_of, cxx, dtype):
     rows.run({b: [5], a: [6]})
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(("backend", "dtype"), [("cpu", "float32"), ("cpu", "int8"), ("numpy", "bfloat16")])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_hits_change_no_bit(rows_of, backend, dtype, block_size):
     """Whole and partial hits of every length: the next steps' outputs are those without a prefix cache."""
     options = {"dtype": dtype, "block_size": block_size, "backend": backend}
     first = rows_of(300, **options)
     first.release(first.admit(PROMPT))
-    for length in range(2, 40, 3):
+    for length in (2, 9, 16, 31):
         sid = first.admit(PROMPT[:length])
         assert first.cache.stats().hit_tokens > 0
         fresh = rows_of(**options)
@@ -155,8 +177,12 @@ def test_rejected_tokens_leave_no_trace(rows_of, dtype, block_size):
             plain.run({a: PROMPT[at : at + kept]})
         at += kept
         assert guessing.tokens[b] == plain.tokens[a]
-        stored = [{event["digest"].tobytes() for event in rows.cache.events(anew=True) if event["kind"] == 0} for rows in (plain, guessing)]
+        stored = [
+            {event["digest"].tobytes() for event in rows.cache.events(anew=True) if event["kind"] == EventKind.STORED}
+            for rows in (plain, guessing)
+        ]
         assert stored[0] == stored[1]
+        assert len(stored[0]) == at // block_size
     plain.release(a)
     guessing.release(b)
     assert published(plain, PROMPT[:at]) == published(guessing, PROMPT[:at])
@@ -168,14 +194,16 @@ def test_lowest_position_works_and_one_lower_does_not(rows_of, group, block_size
     rows = rows_of(block_size=block_size, groups=(FULL, group))
     for length in range(1, 40, 3):
         sid, at = rows.admit(PROMPT[:length]), length
-        for lower in range(length, -1, -1):
+        while at > 0:
             try:
-                rows.release(rows.fork(sid, at=lower))
-                at = lower
-            except PositionReleased as error:
-                assert str(error).endswith(f"the lowest position left is {at}")
-                with pytest.raises(PositionReleased, match=f"left is {at}$"):
-                    rows.cache.truncate([sid], lower)
+                rows.release(rows.fork(sid, at=at - 1))
+            except PositionReleased:
+                break
+            at -= 1
+        for lower in range(at):
+            for verb in (rows.fork, rows.truncate):
+                with pytest.raises(PositionReleased, match=f"the lowest position left is {at}$"):
+                    verb(sid, lower)
         kid = rows.fork(sid, at=at)
         rows.truncate(sid, at)
         rows.run({kid: [1, 2], sid: [3]})

@@ -14,7 +14,15 @@ RULES = {
     "sinks": [(8, 3, False)],
     "chunks": [(7, 0, True)],
     "wider than the sequence": [(500, 2, False)],
-    "all": [(1, 0, False), (5, 0, False), (8, 3, False), (7, 0, True), (None, 0, False), (64, 0, False), (16, 16, False)],
+    "all": [
+        (1, 0, False),
+        (5, 0, False),
+        (8, 3, False),
+        (7, 0, True),
+        (None, 0, False),
+        (64, 0, False),
+        (16, 16, False),
+    ],
 }
 LENGTH = 41
 
@@ -35,7 +43,7 @@ def table_of(sides, block_size, most, num_blocks, **options):
 
 @pytest.mark.parametrize("sides", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16])
-@pytest.mark.parametrize("flight", [1, 2])
+@pytest.mark.parametrize("flight", [1, 2, 3])
 @pytest.mark.parametrize("most", [1, 5, 12])
 def test_planner_and_promise(sides, block_size, flight, most):
     """A prompt takes what the planner says; so many as it says fit, and each of them gets to its end."""
@@ -56,7 +64,7 @@ def test_planner_and_promise(sides, block_size, flight, most):
                 if not steps and all(k == LENGTH for k in at):
                     break
                 continue
-            chosen = [k for k in range(count) if at[k] < LENGTH and (turn + k) % 3 or count == 1]
+            chosen = [k for k in range(count) if (at[k] < LENGTH and (turn + k) % 3) or count == 1]
             news = [prompts[k][at[k] : at[k] + next(sizes)] for k in chosen]
             step = table.extend([ids[k] for k in chosen], [len(new) for new in news])
             for k, new in zip(chosen, news, strict=True):

@@ -1,5 +1,7 @@
 """The engine on a model with windows when something goes wrong, and where the pool is as small as may be."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import tiny_gemma
@@ -12,8 +14,13 @@ from pagedcache.testing import DelayedBackend
 pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 
-PROMPTS = [np.random.default_rng(length).integers(0, 280, length).tolist() for length in (3, 30, 11, 19, 1)]
-KINDS = {"greedy": {}, "samples": {"n": 3}, "drawn": {"n": 2, "sampling": Sampling(temperature=1.0, seed=3)}, "beams": {"beams": 3, "n": 2}}
+PROMPTS = [np.random.default_rng(length).integers(0, 280, length).tolist() for length in (3, 30, 11, 1)]
+KINDS = {
+    "greedy": {},
+    "samples": {"n": 3},
+    "drawn": {"n": 2, "sampling": Sampling(temperature=1.0, seed=3)},
+    "beams": {"beams": 3, "n": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +49,12 @@ def cache_of(model):
 
 def texts_of(model, cache, *, kind="greedy", error=None, **options):
     with Engine(model, cache, ends=(), **options) as engine:
-        requests = [engine.submit(prompt, max_tokens=20, **KINDS[kind]) for prompt in PROMPTS]
+        requests = [engine.submit(prompt, max_tokens=14, **KINDS[kind]) for prompt in PROMPTS]
         for _ in range(3000):
             if engine.idle:
                 break
-            if error is None:
+            with suppress(*([] if error is None else [error])):
                 engine.step()
-            else:
-                try:
-                    engine.step()
-                except error:
-                    pass
         assert engine.idle
     return [completion.tokens for request in requests for completion in request.completions]
 
@@ -71,15 +73,14 @@ class Failing:
         return result
 
 
-@pytest.mark.parametrize("block_size", [1, 4])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", ["commit", "forward"])
-def test_what_raises_late_changes_no_text(model, cache_of, monkeypatch, verb, kind, block_size):
+def test_what_raises_late_changes_no_text(model, cache_of, monkeypatch, verb, kind):
     """A token that is stored and was not given is computed again, though its window may have let go what it sees."""
-    expected = texts_of(model, cache_of(block_size=block_size), kind=kind)
-    cache = cache_of(block_size=block_size)
+    expected = texts_of(model, cache_of(), kind=kind)
+    cache = cache_of()
     owner = model if verb == "forward" else cache
-    failing = Failing(getattr(owner, verb))
+    failing = Failing(getattr(owner, verb), 0.05 if kind == "beams" else 0.25)  # a search begins anew each time
     monkeypatch.setattr(owner, verb, failing)
     assert texts_of(model, cache, kind=kind, error=KeyboardInterrupt) == expected
     assert failing.raised
@@ -109,7 +110,7 @@ def least_blocks(model, cache_of, kind, preemption, steps_in_flight):
         with Engine(model, cache_of(blocks, steps_in_flight=steps_in_flight), ends=(), preemption=preemption) as engine:
             try:
                 for prompt in PROMPTS:
-                    engine.submit(prompt, max_tokens=20, **KINDS[kind])
+                    engine.submit(prompt, max_tokens=14, **KINDS[kind])
             except MemoryError:
                 continue
             return blocks
@@ -130,3 +131,19 @@ def test_asynchronous_backend(model, cache_of, preemption):
 
     cache.attend = done
     assert texts_of(model, cache, preemption=preemption) == expected
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 4])
+@pytest.mark.parametrize("together", [2, 3])
+def test_promises_hold_where_prefixes_are_found(model, cache_of, block_size, together):
+    """What is found in windows is held beside what was promised for them; nobody may be preempted, or stuck."""
+    tails = [[k] * 4 for k in range(1, together + 1)]
+    with Engine(model, cache_of(block_size=block_size), ends=(), preemption="never") as engine:
+        each = engine.submit(PROMPTS[1] + tails[0], max_tokens=14).blocks
+    cache = cache_of(together * each, block_size=block_size)
+    with Engine(model, cache, ends=(), preemption="never") as engine:
+        engine.submit(PROMPTS[1], max_tokens=2)
+        engine.run()
+        requests = [engine.submit(PROMPTS[1] + tail, max_tokens=14) for tail in tails]
+        engine.run()
+    assert [len(request.completions[0].tokens) for request in requests] == [14] * together
