@@ -1,7 +1,7 @@
 """The verbs of KVCache that make one step: extend, attend, commit or abandon, and the bytes that they move."""
 
 from collections.abc import Sequence as ABCSequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -134,6 +134,7 @@ class Stepping(Residency):
                     "precision": precision,
                 }
             backend: Any = self.backend
+            shown: Any = step
             if self._sights is not None:
                 if not 0 <= layer < len(self._sights):
                     self.spec.locate(layer)  # which raises what is wrong with it
@@ -144,20 +145,20 @@ class Stepping(Residency):
                     )
                 variants |= sight.variants
                 if sight.chunk is not None:
-                    step = cast(Step, ChunkedStep.of(step, sight.group, sight.chunk))
+                    shown = ChunkedStep.of(step, sight.group, sight.chunk)
             if k is None:
                 try:
-                    return backend.attend(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
+                    return backend.attend(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
                 finally:
                     if step.owner is None:  # others are covered when they close
                         self._cover()
             if at_once := getattr(backend, "write_and_attend", None):  # a WritesAndAttends
-                return at_once(self.storage, layer, q, k, v, step, scale=scale, out=out, lse=lse, **variants)
+                return at_once(self.storage, layer, q, k, v, shown, scale=scale, out=out, lse=lse, **variants)
             if check := getattr(backend, "check_attend", None):  # a ChecksAttend
-                check(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
+                check(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
             own = step if self._sights is None else step.groups[self._sights[layer].group]
             backend.write(self.storage, layer, k, v, own.slots)
-            return backend.attend(self.storage, layer, q, step, scale=scale, out=out, lse=lse, **variants)
+            return backend.attend(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
 
     def _refuse_attend(self) -> None:
         with self._open():  # which raises where the cache is closed

@@ -70,7 +70,7 @@ class SwappedOut(PagedCacheError, RuntimeError):
 
 
 class PositionReleased(PagedCacheError, ValueError):
-    """The position lies before what the window has kept; not raised yet, as no KVCache has windows."""
+    """The position lies before what a window has kept; the message names the lowest one left."""
 
 
 class StepError(PagedCacheError, RuntimeError):

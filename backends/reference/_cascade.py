@@ -51,6 +51,8 @@ def attend_batch(
     once = replace(rule, sink_logits=None)  # they are in the denominators of the rests
     for members, keys in groups:
         mine = slice(ends[members.start], ends[members.stop])
+        if mine.start == mine.stop:
+            continue
         together = _together([sights[i] for i in members], keys)
         first_out, first_lse = np.empty_like(out[mine]), np.empty_like(lse[mine])
         attend(layer, q[mine], together, once, first_out, first_lse)

@@ -121,7 +121,7 @@ cdef class CommitTable(StepTable):
 
     cdef int c_reserve_deferred(self, StepBuffers buffers) except -1:
         """Room for every block that a row of the step, held by newer ones too, may give up."""
-        cdef int32_t i, row, side
+        cdef int32_t i, row
         cdef int64_t wanted = self.num_deferred
         cdef Deferred *deferred
         if self.num_open == 1:
@@ -129,8 +129,6 @@ cdef class CommitTable(StepTable):
         for i in range(buffers.c.num_sequences):
             row = buffers.c.held_rows[i]
             wanted += (self.num_sides + 1) * (self.c_block_of(buffers.c.kv_lens[i]) - self.rows[row].num_published)
-            for side in range(self.num_sides):      # what may slide out of a window
-                wanted += self.sides[side].filled[row] - self.sides[side].first[row]
         if wanted > self.room_deferred:
             deferred = <Deferred *>realloc(self.deferred, wanted * sizeof(Deferred))
             if not deferred:
@@ -289,7 +287,8 @@ cdef class CommitTable(StepTable):
     cdef void c_slide(self, int32_t row) noexcept nogil:
         """Let go of blocks that no query at the committed position or behind it sees.
 
-        Within what admit has promised, the row takes new blocks for them at once, as far as there are any.
+        Newer open steps name these blocks too, but their queries stand at that position or behind it. Within what
+        admit has promised, the row takes new blocks for them at once, as far as there are any.
         """
         cdef Row *entry = &self.rows[row]
         cdef SideGroup *group
@@ -306,7 +305,7 @@ cdef class CommitTable(StepTable):
                 continue
             table = self.c_side_table(side, row)
             for j in range(max(group.first[row], self.c_sinks(side, entry.pad)), first):
-                self.c_give_up(row, table[j])
+                self.pool.c_decref(table[j])
                 table[j] = ZERO_BLOCK
             self.c_spoil_side(side, row, group.first[row])
             group.first[row] = first

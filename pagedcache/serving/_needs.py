@@ -30,6 +30,11 @@ def room_in(cache: KVCache) -> Room:
     return Room(cache.pool.num_free, cache.sequences.max_sequences - cache.sequences.num_sequences)
 
 
+def blocks_of(cache: KVCache, length: int) -> int:
+    """Return how many blocks a sequence of so many tokens takes."""
+    return cache.spec.blocks_per_sequence(length, steps_in_flight=cache.sequences.steps_in_flight)
+
+
 def without_head(cache: KVCache, admission: Admission) -> int:
     """Give up what one prompt found of a block that it does not share whole; return the tokens that it found.
 
@@ -97,7 +102,7 @@ def need_of(
         raise ValueError(f"{name} has {length} tokens; the model takes 1 to {context - 1}")
     limit = min(max_tokens, context - length)
     stored = length + limit - 1  # the last token is never computed
-    longest = cache.spec.blocks_per_sequence(stored)
+    longest = blocks_of(cache, stored)
     tail = longest - length // cache.spec.block_size
     if (least := longest + (together - 1) * tail) > free_blocks:
         raise OutOfBlocks(

@@ -48,7 +48,7 @@ class Search:
 
 
 class Rows:
-    """Room for `count` sequences.
+    """Room for `count` sequences, of which a step has at most `max_step_tokens` each.
 
     Attributes
     ----------
@@ -66,7 +66,8 @@ class Rows:
     owners : list of Sequence or None
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, max_step_tokens: int | None = None) -> None:
+        self._max_step_tokens = max_step_tokens
         self.ids = np.zeros(count, np.int64)
         self.lengths, self.totals, self.limits, self.prompts = (np.zeros(count, np.int32) for _ in range(4))
         self.tokens = np.zeros((count, 64), np.int32)
@@ -109,7 +110,10 @@ class Rows:
         owner, total = self.owners[row], int(self.totals[row])
         if owner is None or owner.search is not None or (owner.request.width > 1 and total == self.prompts[row]):
             return 0
-        guess = draft(self.known(row))[: max(0, int(self.limits[row]) - total - 1)]
+        most = int(self.limits[row]) - total - 1
+        if self._max_step_tokens is not None:
+            most = min(most, self._max_step_tokens - 1)  # they come with the last token, which is not stored yet
+        guess = draft(self.known(row))[: max(0, most)]
         self.tokens[row, total : total + len(guess)] = guess
         return len(guess)
 

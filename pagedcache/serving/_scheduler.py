@@ -12,8 +12,7 @@ Requests are served by priority, then in the order they came. Three rules decide
   block in the prefix cache.
 
 Nobody overtakes: while one waits, those behind it wait too; but where nobody runs, those who fit are let in. A cache in
-which the caller keeps sequences of his own works as well: what they hold when the engine has nothing to do is not given
-out.
+which the caller keeps sequences too works as well: what they hold when the engine has nothing to do is not given out.
 """
 
 import secrets
@@ -26,7 +25,7 @@ from pagedcache.cache import KVCache
 from pagedcache.core import AdmitStatus
 from pagedcache.errors import OutOfBlocks
 from pagedcache.serving._line import Line
-from pagedcache.serving._needs import room_in, without_head
+from pagedcache.serving._needs import blocks_of, room_in, without_head
 from pagedcache.serving._rows import Rows, Sequence
 from pagedcache.serving.drafting import Drafter
 from pagedcache.serving.requests import Request
@@ -65,7 +64,7 @@ class Scheduler:
         report: Report,
         clock: Callable[[], float],
     ) -> None:
-        self.rows = Rows(cache.sequences.max_sequences)
+        self.rows = Rows(cache.sequences.max_sequences, cache.spec.max_step_tokens)
         self.running, self.waiting = Line(), Line()
         self._cache, self._step_tokens = cache, step_tokens
         self._row_tokens = cache.spec.max_step_tokens or step_tokens  # most of one sequence: windows keep so many more
@@ -271,7 +270,7 @@ class Scheduler:
     def _fits(self, sequence: Sequence, tokens: NDArray[np.int32]) -> bool:
         free = self._cache.pool.num_free
         room = free - (max(self._watermark, len(self.running)) if self.running else 0)
-        need = self._cache.spec.blocks_per_sequence(len(tokens) + 1)
+        need = blocks_of(self._cache, len(tokens) + 1)
         if need <= room:
             return True
         last, had = self._failed

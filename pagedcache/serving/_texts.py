@@ -59,6 +59,16 @@ class Texts:
             )
         self._scheduler.queue(self.sequence(request, 0, request.prompt, search))
 
+    def begin_again(self, sequence: Sequence) -> None:
+        """Compute all that a sequence has anew; a search has to begin anew as a whole."""
+        if sequence.search is None:
+            self._scheduler.remove(sequence)
+            self._scheduler.queue(sequence)
+            return
+        for each in self._scheduler.of(sequence.request):
+            self._scheduler.remove(each)
+        self.queue(sequence.request)
+
     def sequence(
         self, request: Request, sample: int, tokens: NDArray[np.int32] | None, search: Search | None = None
     ) -> Sequence:

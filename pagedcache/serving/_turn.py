@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pagedcache.cache import KVCache
 from pagedcache.core import Step
-from pagedcache.errors import OutOfBlocks
+from pagedcache.errors import OutOfBlocks, PositionReleased
 from pagedcache.serving._rows import Search, Sequence
 from pagedcache.serving._scheduler import Scheduler
 from pagedcache.serving._texts import Texts
@@ -105,15 +105,21 @@ class Turn:
     def _mend(self) -> None:
         """Agree with the cache again: whoever was not given what follows its last token computes that token again."""
         r = self._rows
-        for sequence in self._scheduler.running:
+        for sequence in self._scheduler.running.copy():
             row = sequence.row
+            if row < 0:
+                continue  # its search has begun again
             handle, last = int(r.ids[row]), int(r.totals[row]) - 1
             stored = self._cache.sequences.position(handle)
             if stored > last:
                 # The whole last block goes: it may be published, and to write into it would take another block. But
                 # beams have to stay side by side: one token of each is computed in any step, more may not be.
                 stored = last if sequence.search is not None else last - last % self._cache.spec.block_size
-                self._cache.truncate([handle], stored)
+                try:
+                    self._cache.truncate([handle], stored)
+                except PositionReleased:
+                    self._texts.begin_again(sequence)
+                    continue
             r.lengths[row] = stored
         for sampler, state in self._drawn.values():
             sampler.state = state
