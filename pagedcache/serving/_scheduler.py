@@ -270,7 +270,7 @@ class Scheduler:
     def _fits(self, sequence: Sequence, tokens: NDArray[np.int32]) -> bool:
         free = self._cache.pool.num_free
         room = free - (max(self._watermark, len(self.running)) if self.running else 0)
-        need = blocks_of(self._cache, len(tokens) + 1)
+        need = blocks_of(self._cache, min(len(tokens) + 1, len(sequence.request.prompt) + sequence.request.limit - 1))
         if need <= room:
             return True
         last, had = self._failed
@@ -289,8 +289,8 @@ class Scheduler:
             return False
         rows = np.array([each.row for each in self.running], np.intp)
         rows = rows[(r.lengths[rows] < r.prompts[rows]) & (r.prompts[rows] >= size)]
-        if not len(rows):
-            return False  # and the rows may be shorter than a block
+        if not len(rows):  # and the rows may be shorter than a block
+            return False
         for row in rows[(r.tokens[rows, :size] == tokens[:size]).all(axis=1)].tolist():
             length = min(int(r.prompts[row]), len(tokens) - 1)
             apart = np.flatnonzero(r.tokens[row, :length] != tokens[:length])

@@ -157,3 +157,11 @@ def test_samples_may_be_more_than_fit_at_once_if_they_can_be_preempted(engine_of
 def test_more_samples_than_sequences_are_refused(engine_of, cache_of):
     with pytest.raises(OutOfSequences, match="3 sequences go on from one prompt; the cache has room for 2"):
         engine_of(cache_of(max_sequences=2)).submit([1], n=3)
+
+
+@pytest.mark.xfail(raises=OutOfBlocks, strict=True, reason="blocks that swapped samples share stay, promised or not")
+def test_beams_get_what_is_promised_though_samples_were_swapped_out(engine_of, cache_of):
+    with engine_of(cache_of(70, block_size=1), preemption="swap") as engine:
+        for first, options in ((0, {"n": 2}), (100, {"n": 2}), (200, {"beams": 2, "priority": 1})):
+            engine.submit(list(range(first, first + 20))[: 12 if first == 200 else 20], max_tokens=9, **options)
+        engine.run()

@@ -147,3 +147,14 @@ def test_promises_hold_where_prefixes_are_found(model, cache_of, block_size, tog
         requests = [engine.submit(PROMPTS[1] + tail, max_tokens=14) for tail in tails]
         engine.run()
     assert [len(request.completions[0].tokens) for request in requests] == [14] * together
+
+
+@pytest.mark.parametrize("length", [7, 8])
+@pytest.mark.parametrize("block_size", [1, 4])
+def test_a_text_of_one_token_takes_the_prompt_only(model, cache_of, length, block_size):
+    """What submit takes is not refused later for the room of a token that is never computed."""
+    blocks = model.cache_spec(block_size=block_size, max_step_tokens=8).blocks_per_sequence(length)
+    with Engine(model, cache_of(blocks, block_size=block_size), ends=()) as engine:
+        request = engine.submit(PROMPTS[1][:length], max_tokens=1)
+        engine.run()
+    assert len(request.completions[0].tokens) == 1
