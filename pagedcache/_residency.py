@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pagedcache._bookkeeping import Bookkeeping
 from pagedcache.backends import Backend, Storage
+from pagedcache.spec import CacheSpec
 
 __all__ = ["Residency"]
 
@@ -14,6 +15,7 @@ __all__ = ["Residency"]
 class Residency(Bookkeeping):
     """Base of KVCache: which blocks are where, and which work may still read them."""
 
+    spec: CacheSpec
     backend: Backend
     storage: Storage | None
     _swapped: dict[int, list[NDArray[np.uint8]]]  # handle -> records of the blocks swapped out
@@ -77,7 +79,8 @@ class Residency(Bookkeeping):
                 first = 0
                 for data in saved:
                     if data:
-                        self.backend.write_blocks(self.storage, blocks[first : first + len(data)], np.stack(data))
+                        into = blocks[first : first + len(data)]
+                        self.backend.write_blocks(self.storage, into, np.stack(data), self._layers())
                     first += len(data)
                 self._cover()
                 self.sequences.swap_in(ids)
@@ -90,6 +93,14 @@ class Residency(Bookkeeping):
                 del self._swapped[handle]
             return len(blocks)
 
+    def _layers(self) -> list[int] | None:
+        """Layers whose records are all that a block has, whichever group it is of: those of the largest group."""
+        if self.spec.num_groups == 1:
+            return None
+        sizes = [group.layers for group in self.spec.groups]
+        first = sum(sizes[: sizes.index(max(sizes))])
+        return list(range(first, first + max(sizes)))
+
     def _swap_out(self, storage: Storage, ids: ArrayLike) -> int:
         """Save the blocks that only `ids` hold, and give them up."""
         handles = np.asarray(ids).tolist()
@@ -98,7 +109,8 @@ class Residency(Bookkeeping):
             blocks, indptr = self.sequences.swap_list(ids)
             records: dict[int, NDArray[np.uint8]] = {}
             if len(blocks):
-                records = dict(zip(blocks.tolist(), self.backend.read_blocks(storage, blocks), strict=True))
+                data = self.backend.read_blocks(storage, blocks, self._layers())
+                records = dict(zip(blocks.tolist(), data, strict=True))
                 self.synchronize()  # or the records would be used before they are there
             usable = self.sequences.swap_out(ids, blocks)
         for handle, (first, stop) in zip(handles, itertools.pairwise(indptr), strict=True):

@@ -11,7 +11,6 @@ from pagedcache._residency import Residency
 from pagedcache._sight import Sight
 from pagedcache._tensors import readable
 from pagedcache.core import Step
-from pagedcache.spec import CacheSpec
 
 __all__ = ["Stepping"]
 
@@ -19,7 +18,6 @@ __all__ = ["Stepping"]
 class Stepping(Residency):
     """Base of KVCache: a step from its opening to its end."""
 
-    spec: CacheSpec
     _sights: list[Sight] | None  # by layer; None where all are of one full group
 
     def extend(self, ids: ArrayLike, counts: int | ArrayLike, *, depths: Any = None, cascade: bool = False) -> Step:
@@ -146,6 +144,11 @@ class Stepping(Residency):
                 variants |= sight.variants
                 if sight.chunk is not None:
                     shown = ChunkedStep.of(step, sight.group, sight.chunk)
+                    if mask is not None and shown.num_sequences != step.num_sequences:
+                        raise ValueError(
+                            f"layer {layer} is chunked-local, and new tokens of a sequence reach into another chunk: "
+                            "a mask cannot be cut there; give these tokens in steps of their own, without one"
+                        )
             if k is None:
                 try:
                     return backend.attend(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)

@@ -269,7 +269,8 @@ class CacheSpec:
             num_blocks = self.blocks_for(memory)
         if num_blocks is not None:
             size = readable(self.pool_nbytes(num_blocks))
-            lines.append(f"{num_blocks} usable blocks in {size}: {num_blocks * self.block_size} tokens")
+            tokens = f"{num_blocks * self.block_size} tokens" if self.num_groups == 1 else "for all groups together"
+            lines.append(f"{num_blocks} usable blocks in {size}: {tokens}")
         return "\n".join(lines)
 
     def _cdiv(self, tokens: int) -> int:

@@ -68,6 +68,20 @@ def test_step_from_arrays_reads_the_first_group_only():
                 cache.attend(layer, q, None, None, step)
 
 
+def test_mask_over_two_chunks():
+    """A mask has the new tokens of a sequence beside each other, and chunks part them."""
+    with make_cache(groups=(FULL, CHUNKED)) as cache:
+        rows = Rows(cache)
+        sid = rows.admit(PROMPT[: CHUNKED.window - 1])
+        step = cache.extend([sid], [3])
+        q, kv, causal = np.ones((3, 2, 8), np.float32), np.ones((3, 1, 8), np.float32), np.tri(3, dtype=bool)
+        with pytest.raises(ValueError, match="reach into another chunk"):
+            cache.attend(1, q, kv, kv, step, **packed_masks([causal]))
+        cache.abandon(step)
+        step = cache.extend([sid], [1])  # all in one chunk: nothing is cut
+        assert cache.attend(1, q[:1], kv[:1], kv[:1], step, **packed_masks([causal[:1, :1]])).all()
+
+
 @pytest.mark.parametrize("backend", ["numpy", "cpu"])
 def test_tree_in_chunks(backend):
     """Refused, with nothing stored; the step can be abandoned, and the sequence goes on."""

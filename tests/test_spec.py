@@ -209,7 +209,7 @@ def test_smaller_groups_are_padded_and_the_text_says_so():
     assert spec.bytes_per_token == 5 * 2 * 16 * 4
     assert [spec.locate(layer) for layer in range(5)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     assert "group 'few': 2 layers, 2 heads, K 8 and V 8 wide; 33.3 % of a block unused" in spec.explain(num_blocks=9)
-    assert "9 usable blocks in 15.00 KiB: 36 tokens" in spec.explain(num_blocks=9)
+    assert "9 usable blocks in 15.00 KiB: for all groups together" in spec.explain(num_blocks=9)
 
 
 def test_groups_of_other_shapes_take_the_widest_plane():
