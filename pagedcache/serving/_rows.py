@@ -105,6 +105,19 @@ class Rows:
         """Return the tokens of a row, a view."""
         return self.tokens[row, : self.totals[row]]
 
+    def will_share(self, rows: NDArray[np.intp], tokens: NDArray[np.int32], size: int) -> bool:
+        """Whether a prompt of these rows shares a block of `size` tokens with others that it has yet to compute."""
+        rows = rows[(self.lengths[rows] < self.prompts[rows]) & (self.prompts[rows] >= size)]
+        if not len(rows):  # and the rows may be shorter than a block
+            return False
+        for row in rows[(self.tokens[rows, :size] == tokens[:size]).all(axis=1)].tolist():
+            length = min(int(self.prompts[row]), len(tokens) - 1)
+            apart = np.flatnonzero(self.tokens[row, :length] != tokens[:length])
+            shared = int(apart[0]) if len(apart) else length
+            if self.lengths[row] < shared // size * size:
+                return True
+        return False
+
     def guess(self, row: int, draft: Drafter) -> int:
         """Write guesses behind the tokens of a row; return how many."""
         owner, total = self.owners[row], int(self.totals[row])

@@ -161,11 +161,15 @@ class Scheduler:
             Nobody may be preempted.
         """
         victims = [sequence for sequence in self.running if sequence.search is None]
-        if self.never_preempts or not victims:
+        swapped = [sequence for sequence in self.waiting if sequence.swapped]  # they keep the blocks that they share
+        if self.never_preempts or not (victims or swapped):
             raise OutOfBlocks(
                 f"those that run need more than the {self._cache.pool.num_free} blocks that are free: others took what "
                 "was promised to them; release it, or let the engine preempt"
             )
+        if not victims:
+            self._forget(swapped[-1])
+            return self._retire()
         sequence = victims[-1]
         if self._swaps and len(self.running) > 1:  # one that runs alone would soon be back, and no further
             self._cache.swap_out([self.rows.ids[sequence.row]])
@@ -284,17 +288,7 @@ class Scheduler:
 
     def _is_being_computed(self, tokens: NDArray[np.int32]) -> bool:
         """Whether a block that these tokens share with a running prompt, and that is not computed yet, soon will be."""
-        size, r = self._cache.spec.block_size, self.rows
+        size = self._cache.spec.block_size
         if self._private is not None or len(tokens) <= size:
             return False
-        rows = np.array([each.row for each in self.running], np.intp)
-        rows = rows[(r.lengths[rows] < r.prompts[rows]) & (r.prompts[rows] >= size)]
-        if not len(rows):  # and the rows may be shorter than a block
-            return False
-        for row in rows[(r.tokens[rows, :size] == tokens[:size]).all(axis=1)].tolist():
-            length = min(int(r.prompts[row]), len(tokens) - 1)
-            apart = np.flatnonzero(r.tokens[row, :length] != tokens[:length])
-            shared = int(apart[0]) if len(apart) else length
-            if r.lengths[row] < shared // size * size:
-                return True
-        return False
+        return self.rows.will_share(np.array([each.row for each in self.running], np.intp), tokens, size)

@@ -159,7 +159,6 @@ def test_more_samples_than_sequences_are_refused(engine_of, cache_of):
         engine_of(cache_of(max_sequences=2)).submit([1], n=3)
 
 
-@pytest.mark.xfail(raises=OutOfBlocks, strict=True, reason="blocks that swapped samples share stay, promised or not")
 def test_beams_get_what_is_promised_though_samples_were_swapped_out(engine_of, cache_of):
     with engine_of(cache_of(70, block_size=1), preemption="swap") as engine:
         for first, options in ((0, {"n": 2}), (100, {"n": 2}), (200, {"beams": 2, "priority": 1})):
