@@ -119,12 +119,16 @@ cdef class PinTable(PromptTable):
         return filled
 
     cdef int32_t c_list_companions(self, int32_t *blocks, int32_t hits) noexcept nogil:
-        """Behind the `hits` blocks of group 0, those of side groups that a hit of all that they can serve needs."""
-        cdef int32_t served = self.c_common_hits(blocks, hits), side, j, listed = 0
+        """Behind the `hits` blocks of group 0, those of side groups that a hit of all that they can serve needs.
+
+        Or a hit of one block less, as of the prompt itself: it leaves a token to compute.
+        """
+        cdef int32_t served = self.c_common_hits(blocks, hits), side, j, block, listed = 0
         for side in range(self.num_sides):
             for j in range(served):
-                if self.c_is_wanted(side, served, j):
-                    blocks[hits + listed] = self.index.c_companion(self.pool.records[blocks[j]].node, side)
+                block = self.index.c_companion(self.pool.records[blocks[j]].node, side)
+                if block != ZERO_BLOCK and self.c_is_wanted(side, max(served - 1, 0), j):
+                    blocks[hits + listed] = block
                     listed += 1
         return listed
 
