@@ -11,7 +11,7 @@ from pagedcache.errors import UnsupportedModel
 from pagedcache.serving.models.gguf_file import GGUFFile
 
 Float32 = NDArray[np.float32]
-BLAS_ROWS = 4  # OpenBLAS has kernels for 4 rows: with one thread, products of 3 take 1.4 times as long, of 7 1.3 times
+BLAS_ROWS = 4  # OpenBLAS multiplies 4 rows at once; what is left over of them mostly takes longer than 4 would
 COPIED_ROWS = 256  # transposed at a time: a head of 262144 rows takes 4 times as long at once, beyond all caches
 
 
