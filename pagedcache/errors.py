@@ -15,6 +15,10 @@
     │   └── StepClosed                          a closed step was used, or not the next one was to be closed
     ├── CacheClosed            (RuntimeError)   a verb on a closed cache
     ├── ViewsOutstanding       (BufferError)    ``close()`` while arrays of the storage are in use
+    ├── TierError              (OSError)        a tier cannot do what was asked of it
+    │   ├── TierLocked                          another process writes there
+    │   ├── CorruptFile                         a file that is damaged, or is none of ours
+    │   └── ForeignFormat                       stored blocks of another model, dtype, shape or version
     ├── UnknownBackend         (LookupError)    no installed backend has this name
     ├── UnsupportedByBackend   (ValueError)     the backend lacks what a spec or an ``attend`` asks for
     └── UnsupportedModel       (ValueError)     a model file that the runners cannot compute
@@ -27,6 +31,8 @@ open step's own new tokens, which count for nothing before ``commit``.
 
 __all__ = [
     "CacheClosed",
+    "CorruptFile",
+    "ForeignFormat",
     "InvalidBlock",
     "InvalidSequence",
     "OutOfBlocks",
@@ -38,6 +44,8 @@ __all__ = [
     "StepError",
     "StepOpen",
     "SwappedOut",
+    "TierError",
+    "TierLocked",
     "UnknownBackend",
     "UnsupportedByBackend",
     "UnsupportedModel",
@@ -95,6 +103,22 @@ class CacheClosed(PagedCacheError, RuntimeError):
 
 class ViewsOutstanding(PagedCacheError, BufferError):
     """Arrays of the storage are still in use, so its memory cannot be given back."""
+
+
+class TierError(PagedCacheError, OSError):
+    """A tier cannot do what was asked of it; where its cache asks, that is a miss and no error."""
+
+
+class TierLocked(TierError):
+    """Another process has the tier open for writing; readers may open it all the same."""
+
+
+class CorruptFile(TierError):
+    """A file is damaged, or none that pagedcache has written; the message names what is wrong."""
+
+
+class ForeignFormat(TierError):
+    """Stored blocks are of another model, dtype, shape or format version; the message names the field."""
 
 
 class UnknownBackend(PagedCacheError, LookupError):

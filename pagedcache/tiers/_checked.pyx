@@ -1,0 +1,207 @@
+"""Checksums of what is stored, and reading that verifies them, without the GIL.
+
+A record lies in a file as one stretch, and in memory as pieces: a row each of K, V and their scales. A
+piece is checked right after it was read, while it is in the processor's caches.
+"""
+
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+import os
+
+import numpy as np
+
+cdef extern from "crc32c.h" nogil:
+    void pc_crc_init(int allow_fast)
+    uint32_t pc_crc32c(uint32_t crc, const void *data, size_t n)
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    ssize_t preadv(int fd, const iovec *iov, int iovcnt, int64_t offset)
+
+cdef enum:
+    MAX_PIECES = 8      # of a record: K, V, K scales, V scales
+
+pc_crc_init(True)
+
+
+cdef struct Piece:
+    uint8_t *data       # row 0
+    int64_t stride      # bytes from row to row
+    int64_t rows
+    int64_t width       # bytes of a row that count
+
+
+cdef int pieces_of(arrays, Piece *pieces, bint writing) except -1:
+    """The rows of 2-D arrays of bytes; how many arrays there are. The caller keeps them."""
+    cdef int n = 0
+    cdef const uint8_t[:, :] seen
+    if not 0 < len(arrays) <= MAX_PIECES:
+        raise ValueError(f"{len(arrays)} pieces to a record; 1 to {MAX_PIECES} can be")
+    for array in arrays:
+        if writing and not array.flags.writeable:
+            raise ValueError("an array to read into is read-only")
+        seen = array
+        if seen.shape[1] > 1 and seen.strides[1] != 1:
+            raise ValueError("rows of an array of bytes must be compact")
+        pieces[n].data = <uint8_t *>&seen[0, 0] if array.size else NULL
+        pieces[n].stride = seen.strides[0]
+        pieces[n].rows = seen.shape[0]
+        pieces[n].width = seen.shape[1]
+        n += 1
+    return n
+
+
+cdef int require_rows(const int64_t[::1] rows, const Piece *pieces, int n) except -1:
+    cdef Py_ssize_t i
+    cdef int j
+    for i in range(rows.shape[0]):
+        for j in range(n):
+            if not 0 <= rows[i] < pieces[j].rows:
+                raise ValueError(f"row {rows[i]} is none of the {pieces[j].rows} of array {j}")
+    return 0
+
+
+cdef inline uint32_t crc_of(const Piece *pieces, int n, int64_t row) noexcept nogil:
+    cdef uint32_t crc = 0
+    cdef int j
+    for j in range(n):
+        crc = pc_crc32c(crc, pieces[j].data + row * pieces[j].stride, pieces[j].width)
+    return crc
+
+
+def crc32c(data, uint32_t crc=0):
+    """CRC-32C of bytes, going on from the CRC of what stands before them.
+
+    Examples
+    --------
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    >>> crc32c(b"56789", crc32c(b"1234")) == crc32c(b"123456789")
+    True
+    """
+    cdef const uint8_t[::1] view = memoryview(data).cast("B")
+    cdef size_t n = view.shape[0]
+    if n == 0:
+        return crc
+    with nogil:
+        crc = pc_crc32c(crc, &view[0], n)
+    return crc
+
+
+def checksums(arrays, rows):
+    """CRC-32C of records whose pieces are rows of arrays.
+
+    Parameters
+    ----------
+    arrays : sequence of uint8 [rows, width]
+        The pieces in order, as they would follow each other in a file.
+    rows : int64 [n]
+        Which rows.
+
+    Returns
+    -------
+    uint32 [n]
+
+    Examples
+    --------
+    >>> parts = np.frombuffer(b"12345678..6789", np.uint8)
+    >>> checksums([parts[None, :5], parts[None, 10:]], [0]).tolist() == [crc32c(b"123456789")]
+    True
+    """
+    cdef Piece pieces[MAX_PIECES]
+    cdef const int64_t[::1] at = np.ascontiguousarray(rows, np.int64)
+    cdef int n = pieces_of(arrays, pieces, False)
+    cdef Py_ssize_t i
+    cdef uint32_t[::1] crcs
+    require_rows(at, pieces, n)
+    found = np.empty(at.shape[0], np.uint32)
+    crcs = found
+    with nogil:
+        for i in range(at.shape[0]):
+            crcs[i] = crc_of(pieces, n, at[i])
+    return found
+
+
+def read_checked(int fd, offsets, arrays, rows, expected):
+    """Read records from a file into rows of arrays, and check them; stops at the first that is not right.
+
+    Parameters
+    ----------
+    fd : int
+        Of a file open for reading.
+    offsets : int64 [n]
+        Where in the file each record begins.
+    arrays : sequence of uint8 [rows, width]
+        A record's bytes go to a row of the first, then of the second, ...
+    rows : int64 [n]
+        Which rows.
+    expected : uint32 [n]
+        The records' CRC-32C.
+
+    Returns
+    -------
+    int
+        How many are right; what the others' rows hold is undefined. A file that ends too early counts as not right.
+
+    Raises
+    ------
+    OSError
+        The file could not be read.
+    """
+    cdef Piece pieces[MAX_PIECES]
+    cdef const int64_t[::1] at = np.ascontiguousarray(rows, np.int64)
+    cdef const int64_t[::1] begins = np.ascontiguousarray(offsets, np.int64)
+    cdef const uint32_t[::1] crcs = np.ascontiguousarray(expected, np.uint32)
+    cdef int n = pieces_of(arrays, pieces, True)
+    cdef Py_ssize_t i, right = 0
+    cdef int error = 0
+    if not begins.shape[0] == crcs.shape[0] == at.shape[0]:
+        raise ValueError(f"{begins.shape[0]} offsets, {at.shape[0]} rows and {crcs.shape[0]} checksums")
+    require_rows(at, pieces, n)
+    with nogil:
+        for i in range(at.shape[0]):
+            error = read_record(fd, begins[i], pieces, n, at[i])
+            if error != 0 or crc_of(pieces, n, at[i]) != crcs[i]:
+                break
+            right += 1
+    if error > 0:
+        raise OSError(error, os.strerror(error))
+    return right
+
+
+cdef int read_record(int fd, int64_t offset, const Piece *pieces, int n, int64_t row) noexcept nogil:
+    """0, the errno of what went wrong, or -1 where the file ends before the record does."""
+    cdef iovec parts[MAX_PIECES]
+    cdef int j, first = 0
+    cdef ssize_t got
+    for j in range(n):
+        parts[j].iov_base = pieces[j].data + row * pieces[j].stride
+        parts[j].iov_len = pieces[j].width
+    while True:
+        while first < n and parts[first].iov_len == 0:
+            first += 1
+        if first == n:
+            return 0
+        got = preadv(fd, &parts[first], n - first, offset)
+        if got < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        if got == 0:
+            return -1
+        offset += got
+        for j in range(first, n):
+            if <size_t>got < parts[j].iov_len:
+                parts[j].iov_base = <uint8_t *>parts[j].iov_base + got
+                parts[j].iov_len -= got
+                break
+            got -= parts[j].iov_len
+            parts[j].iov_len = 0
+
+
+def _use_instruction(bint allowed):
+    """Whether CRC-32C is computed by the processor's instruction, where there is one; for tests."""
+    pc_crc_init(allowed)

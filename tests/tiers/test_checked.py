@@ -1,0 +1,113 @@
+"""Checksums, and reads that verify them."""
+
+import os
+
+import numpy as np
+import pytest
+
+from pagedcache.tiers import _checked
+from pagedcache.tiers._checked import checksums, crc32c, read_checked
+
+RANDOM = np.random.default_rng(1)
+
+
+@pytest.fixture(params=[True, False], ids=["instruction", "table"])
+def either_way(request):
+    """Run with the processor's instruction, and without."""
+    _checked._use_instruction(request.param)
+    yield
+    _checked._use_instruction(True)
+
+
+# RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+    ],
+)
+def test_published_vectors(either_way, data, crc):
+    assert crc32c(data) == crc
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 2047, 2048, 6143, 6144, 6145, 20000])
+def test_instruction_and_table_agree_at_any_cut(size):
+    data = RANDOM.integers(0, 256, size, dtype=np.uint8)
+    whole = crc32c(data)
+    assert all(crc32c(data[cut:], crc32c(data[:cut])) == whole for cut in (0, 1, size // 3, size))
+    _checked._use_instruction(False)
+    try:
+        assert crc32c(data) == whole
+    finally:
+        _checked._use_instruction(True)
+
+
+def test_pieces_count_as_one_record():
+    keys, values = RANDOM.integers(0, 256, (2, 5, 100), dtype=np.uint8)
+    found = checksums([keys, values[:, ::1]], [4, 0])
+    assert found.tolist() == [crc32c(keys[row].tobytes() + values[row].tobytes()) for row in (4, 0)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Three records of 50 bytes behind 10 others: their descriptor, offsets, bytes and checksums."""
+    records = RANDOM.integers(0, 256, (3, 50), dtype=np.uint8)
+    path = tmp_path / "records"
+    path.write_bytes(bytes(10) + records.tobytes())
+    fd = os.open(path, os.O_RDWR)
+    yield fd, 10 + 50 * np.arange(3), records, checksums([records], np.arange(3))
+    os.close(fd)
+
+
+def test_reads_into_pieces(file):
+    fd, offsets, records, crcs = file
+    first, second = np.zeros((4, 20), np.uint8), np.zeros((9, 64), np.uint8)[:, 3:33]
+    assert read_checked(fd, offsets, [first, second], [3, 0, 1], crcs) == 3
+    assert (first[[3, 0, 1]] == records[:, :20]).all() and (second[[3, 0, 1]] == records[:, 20:]).all()
+    assert not first[2].any() and not second[2].any()
+
+
+def test_stops_at_the_first_wrong_record(file):
+    fd, offsets, records, crcs = file
+    os.pwrite(fd, bytes([records[1, 7] ^ 4]), 10 + 50 + 7)
+    assert read_checked(fd, offsets, [np.zeros_like(records)], np.arange(3), crcs) == 1
+
+
+def test_a_short_file_is_not_right(file):
+    fd, offsets, records, crcs = file
+    os.ftruncate(fd, 10 + 149)
+    assert read_checked(fd, offsets, [np.zeros_like(records)], np.arange(3), crcs) == 2
+    assert read_checked(fd, offsets + 1000, [np.zeros_like(records)], np.arange(3), crcs) == 0
+
+
+def test_offsets_beyond_4_gib(tmp_path):  # T10: sizes are 64-bit
+    record = np.arange(100, dtype=np.uint8)[None]
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.seek(5 << 30)
+        file.write(record.tobytes())
+    with path.open("rb") as file:
+        into = np.zeros_like(record)
+        assert read_checked(file.fileno(), [5 << 30], [into], [0], checksums([record], [0])) == 1
+        assert (into == record).all()
+
+
+def test_bad_arguments(file):
+    fd, offsets, records, crcs = file
+    into = np.zeros_like(records)
+    with pytest.raises(ValueError, match="row 3 is none of the 3"):
+        read_checked(fd, offsets, [into], [0, 1, 3], crcs)
+    with pytest.raises(ValueError, match="2 offsets, 3 rows and 3 checksums"):
+        read_checked(fd, offsets[:2], [into], [0, 1, 2], crcs)
+    into.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        read_checked(fd, offsets, [into], [0, 1, 2], crcs)
+    with pytest.raises(ValueError, match="compact"):
+        checksums([records[:, ::2]], [0])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        read_checked(-1, offsets, [np.zeros_like(records)], [0, 1, 2], crcs)
