@@ -33,35 +33,29 @@ static uint32_t pc_bytes[256];   /* what one byte does to a CRC of 0 */
 static uint32_t pc_lane[4][256]; /* what PC_LANE zero bytes do to each byte of a CRC */
 static int pc_crc_is_fast;
 
-static uint32_t pc_crc_table(uint32_t crc, const uint8_t *data, size_t n)
-{
-    for (; n > 0; n--, data++)
-        crc = pc_bytes[(crc ^ *data) & 0xFF] ^ (crc >> 8);
+static uint32_t pc_crc_table(uint32_t crc, const uint8_t *data, size_t n) {
+    for (; n > 0; n--, data++) crc = pc_bytes[(crc ^ *data) & 0xFF] ^ (crc >> 8);
     return crc;
 }
 
 /* Fills the tables; before any other call, once. `allow_fast` 0: without the instruction, for tests. */
-static void pc_crc_init(int allow_fast)
-{
+static void pc_crc_init(int allow_fast) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? (crc >> 1) ^ PC_CRC_POLYNOMIAL : crc >> 1;
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? (crc >> 1) ^ PC_CRC_POLYNOMIAL : crc >> 1;
         pc_bytes[byte] = crc;
     }
     uint32_t basis[32]; /* of each bit of a CRC, after PC_LANE zero bytes */
     for (int bit = 0; bit < 32; bit++) {
         uint32_t crc = 1u << bit;
-        for (int i = 0; i < PC_LANE; i++)
-            crc = pc_bytes[crc & 0xFF] ^ (crc >> 8);
+        for (int i = 0; i < PC_LANE; i++) crc = pc_bytes[crc & 0xFF] ^ (crc >> 8);
         basis[bit] = crc;
     }
     for (int place = 0; place < 4; place++)
         for (int byte = 0; byte < 256; byte++) {
             uint32_t crc = 0;
             for (int bit = 0; bit < 8; bit++)
-                if (byte >> bit & 1)
-                    crc ^= basis[8 * place + bit];
+                if (byte >> bit & 1) crc ^= basis[8 * place + bit];
             pc_lane[place][byte] = crc;
         }
 #ifdef PC_CRC_TARGET
@@ -72,20 +66,17 @@ static void pc_crc_init(int allow_fast)
 }
 
 #ifdef PC_CRC_TARGET
-static inline uint32_t pc_over_lane(uint32_t crc)
-{
+static inline uint32_t pc_over_lane(uint32_t crc) {
     return pc_lane[0][crc & 0xFF] ^ pc_lane[1][crc >> 8 & 0xFF] ^ pc_lane[2][crc >> 16 & 0xFF] ^ pc_lane[3][crc >> 24];
 }
 
-static inline uint64_t pc_word(const uint8_t *data)
-{
+static inline uint64_t pc_word(const uint8_t *data) {
     uint64_t word;
     memcpy(&word, data, 8);
     return word;
 }
 
-PC_CRC_TARGET static uint32_t pc_crc_fast(uint32_t crc, const uint8_t *data, size_t n)
-{
+PC_CRC_TARGET static uint32_t pc_crc_fast(uint32_t crc, const uint8_t *data, size_t n) {
     for (; n >= 3 * PC_LANE; n -= 3 * PC_LANE, data += 3 * PC_LANE) {
         uint32_t second = 0, third = 0;
         for (size_t i = 0; i < PC_LANE; i += 8) {
@@ -95,20 +86,16 @@ PC_CRC_TARGET static uint32_t pc_crc_fast(uint32_t crc, const uint8_t *data, siz
         }
         crc = pc_over_lane(pc_over_lane(crc) ^ second) ^ third;
     }
-    for (; n >= 8; n -= 8, data += 8)
-        crc = PC_CRC_8(crc, pc_word(data));
-    for (; n > 0; n--, data++)
-        crc = PC_CRC_1(crc, *data);
+    for (; n >= 8; n -= 8, data += 8) crc = PC_CRC_8(crc, pc_word(data));
+    for (; n > 0; n--, data++) crc = PC_CRC_1(crc, *data);
     return crc;
 }
 #endif
 
 /* The CRC of what `crc` is the CRC of (0 for nothing), followed by these bytes. */
-static uint32_t pc_crc32c(uint32_t crc, const void *data, size_t n)
-{
+static uint32_t pc_crc32c(uint32_t crc, const void *data, size_t n) {
 #ifdef PC_CRC_TARGET
-    if (pc_crc_is_fast)
-        return ~pc_crc_fast(~crc, data, n);
+    if (pc_crc_is_fast) return ~pc_crc_fast(~crc, data, n);
 #endif
     return ~pc_crc_table(~crc, data, n);
 }
