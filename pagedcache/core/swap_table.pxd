@@ -1,9 +1,9 @@
 from libc.stdint cimport int32_t, int64_t
 
-from pagedcache.core.cache_table cimport CacheTable
+from pagedcache.core.adopt_table cimport AdoptTable
 
 
-cdef class SwapTable(CacheTable):
+cdef class SwapTable(AdoptTable):
     cdef int64_t c_places_for(self, int32_t positions) noexcept nogil
     cdef int64_t c_all_places(self, int32_t row) noexcept nogil
     cdef int32_t *c_entry(self, int32_t row, int64_t place) noexcept nogil

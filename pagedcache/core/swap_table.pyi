@@ -1,9 +1,9 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pagedcache.core.cache_table import CacheTable
+from pagedcache.core.adopt_table import AdoptTable
 
-class SwapTable(CacheTable):
+class SwapTable(AdoptTable):
     def swap_list(self, ids: ArrayLike) -> tuple[NDArray[np.int32], NDArray[np.int64]]: ...
     def swap_out(self, ids: ArrayLike, saved: ArrayLike | None = None) -> int: ...
     def swap_in(self, ids: ArrayLike) -> NDArray[np.int32]: ...

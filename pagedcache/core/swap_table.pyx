@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from pagedcache.core.arguments cimport Int32s, Int64s, handles_of, int32s_of
-from pagedcache.core.cache_table cimport CacheTable
+from pagedcache.core.adopt_table cimport AdoptTable
 from pagedcache.core.records cimport ZERO_BLOCK
 from pagedcache.core.row_table cimport AWAY, CLOSED, LIVE, SWAPPED, SwappedBlocks
 
@@ -26,7 +26,7 @@ cdef object moved_to_array(int32_t *blocks, int32_t n):
 
 
 @cython.no_gc_clear
-cdef class SwapTable(CacheTable):
+cdef class SwapTable(AdoptTable):
     """The verbs that swap; see SequenceTable."""
 
     def swap_list(self, ids):

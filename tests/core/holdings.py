@@ -81,6 +81,7 @@ class Holdings:
         self.deferred: list[tuple[int, int]] = []  # block given up at commit; the newest step that was open then
         self.pins: dict[str, tuple[bytes, list[int]]] = {}  # namespace, blocks
         self.borrowed: list[int] = []  # blocks that a caller has from the pool itself
+        self.holds: dict[int, list[int]] = {}  # published blocks that stay as they are
         self.fence = self.retired = 0
         self.waiting: dict[int, int] = {}  # block -> the fence that must retire before anyone else may have it
         self.held: set[int] = set()  # blocks that had a holder when somebody last looked
@@ -99,6 +100,7 @@ class Holdings:
         count.update(block for block, _ in self.deferred)
         count.update(block for _, blocks in self.pins.values() for block in blocks)
         count.update(self.borrowed)
+        count.update(block for blocks in self.holds.values() for block in blocks)
         return count
 
     def references(self) -> Counter[int]:

@@ -14,6 +14,7 @@ from hypothesis.stateful import rule
 from machine import SEEDS
 from machine_steps import StepMachine
 from model import AWAY
+from simulated import contents
 
 from pagedcache.errors import InvalidSequence, OutOfBlocks, OutOfSequences, StepClosed, StepOpen, SwappedOut
 
@@ -41,6 +42,9 @@ VERBS = {
     "events": 1,
     "wait": 0.3,
     "borrow": 1,
+    "adopt": 1,
+    "hold": 0.5,
+    "let_go": 0.7,
     "refused": 1,
 }
 
@@ -177,6 +181,37 @@ class Machine(StepMachine):
             self.model.borrow(self.pool.allocate(n).tolist())
             assert self.model.evictions == expected, "evicted more than it had to"
 
+    def adopt(self, rng):
+        """Blocks that a caller has filled are published behind what is known of a prompt, or not."""
+        prompts, abouts, told = self.ask(rng, 1)
+        if not prompts:
+            return
+        [prompt], [about] = prompts, abouts
+        full = len(prompt) // self.bs
+        first = rng.choice([min(len(self.model.hits(about, prompt, left=0)), full), rng.randint(0, full)])
+        blocks = self.model.borrowed[: rng.randint(0, full - first)]
+        known = contents(about, prompt, self.bs)[first * self.bs :][: len(blocks) * self.bs]
+        self.memory.slots.update(zip(self.memory.of_blocks(blocks), known, strict=True))
+        self.say("adopt", [], prompt, blocks, first, told)
+        told["keys"] = about.keys or None
+        assert self.table.adopt(prompt, blocks, first=first, **told) == self.model.adopt(about, prompt, blocks, first)
+
+    def hold(self, rng):
+        """A worker reads published blocks: they stay, and so does what leads to them."""
+        chosen = self.some(rng, self.model.published.values(), 3)
+        self.say("hold", [], chosen)
+        paths = [prefix for prefix, block in self.model.published.items() if block in chosen]
+        held = [b for p, b in self.model.published.items() if any(p == (q[0], q[1][: len(p[1])]) for q in paths)]
+        self.model.holds[self.table.hold(chosen)] = held
+        self.model.used()
+
+    def let_go(self, rng):
+        for hold in self.some(rng, self.model.holds, 2):
+            self.say("let_go", [], hold)
+            before = self.model.free()
+            del self.model.holds[hold]
+            assert self.table.let_go(hold) == self.model.free() - before
+
     # ---- what must be refused
 
     def refused(self, rng):
@@ -231,6 +266,8 @@ class Machine(StepMachine):
             self.events(None)
             self.table.release(sorted(self.model.rows))
             self.pool.decref(self.model.borrowed)
+            for hold in self.model.holds:
+                self.table.let_go(hold)
             self.table.reset()
             self.table.retire(self.model.fence)
             self.table.check()
