@@ -6,7 +6,9 @@ from pagedcache.core.cache_table import CacheTable
 from pagedcache.keys import Key, Namespace
 
 class AdoptTable(CacheTable):
-    def hold(self, blocks: ArrayLike) -> int: ...
+    def hold(
+        self, prompt: ArrayLike, *, namespace: Namespace | bytes | str | None = None, keys: Sequence[Key] | None = None
+    ) -> tuple[int, int]: ...
     def let_go(self, hold: int) -> int: ...
     def adopt(
         self,

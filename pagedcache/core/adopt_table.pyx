@@ -1,12 +1,12 @@
-"""Blocks of the prefix cache whose bytes go to another tier, or come from there, with no sequence in between.
+"""Blocks of the prefix cache whose bytes come from elsewhere, with no sequence in between.
 
-On the way out a published block is held, so that it stays as it is until it was read. On the way in blocks are a
-caller's, out of ``pool.allocate``, until their bytes are there; then the index adopts them. A block that is held or
-published has all blocks before it with it: eviction takes a node only where none continues it.
+They are a caller's, out of ``pool.allocate``, until their bytes are there; then the index adopts them. Meanwhile what
+leads to them can be held. Whatever is held has all blocks before it with it: eviction takes a node only where nothing
+continues it.
 """
 
 cimport cython
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcpy
 
 from pagedcache.core.arguments cimport Int32s, int32s_of, new_int32s, token_lists
@@ -15,15 +15,13 @@ from pagedcache.core.key_table cimport RowKeys, RowKeysHolder, key_at
 from pagedcache.core.prompt_table cimport key_starts
 from pagedcache.core.records cimport NO_NODE, ZERO_BLOCK
 
-import numpy as np
-
 from pagedcache.core.arguments import bounded_int
 from pagedcache.errors import InvalidBlock
 
 
 @cython.no_gc_clear
 cdef class AdoptTable(CacheTable):
-    """The verbs for whoever moves cached blocks; see SequenceTable."""
+    """The verbs for whoever fills cached blocks; see SequenceTable."""
 
     def __cinit__(self, pool, block_size, **_):
         self.holds = {}
@@ -34,44 +32,42 @@ cdef class AdoptTable(CacheTable):
                 for found, n in self.holds.values():
                     self.pool.c_drop((<Int32s>int32s_of(found, "blocks")).data, n)
 
-    def hold(self, blocks):
-        """Keep published blocks as they are until `let_go`, with those before them in their prompts.
+    def hold(self, prompt, *, namespace=None, keys=None):
+        """Keep what is published of a prompt, whole blocks of the first group, until `let_go`.
+
+        Other than a pin it has no name and no limit: it is for the time that more of the prompt is on its way.
 
         Parameters
         ----------
-        blocks : int32 [n]
+        prompt : int array-like
+        namespace, keys
+            As in `admit`, for this prompt alone.
 
         Returns
         -------
-        int
+        hold : int
             What to hand to `let_go`.
-
-        Raises
-        ------
-        InvalidBlock
-            One of them is not published; nothing was changed.
+        blocks : int
+            How many blocks it keeps.
         """
-        cdef Int32s ids = int32s_of(blocks, "blocks")
-        cdef Py_ssize_t i
-        cdef int32_t n = 0, k
-        cdef int32_t *held
-        cdef uint8_t *seen
-        found = new_int32s(self.pool.num_blocks, &held)
-        marks = np.zeros(self.pool.num_blocks + 1, np.uint8)
-        cdef uint8_t[::1] view = marks
-        seen = &view[0]
+        cdef list prompts = token_lists([prompt], "prompts"), holders
+        cdef list starts = key_starts(namespace, None if keys is None else [keys], self.block_size, prompts)
+        cdef Int32s tokens = prompts[0]
+        cdef int32_t most = <int32_t>min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks), n, k, last
+        cdef int32_t *blocks
+        room = new_int32s(most, &blocks)
         with cython.critical_section(self.pool):
-            for i in range(ids.n):
-                if not 1 <= ids.data[i] <= self.pool.num_blocks or self.pool.records[ids.data[i]].node == NO_NODE:
-                    raise self.c_not_published(ids.data[i])
-            for i in range(ids.n):
-                n = self.c_list_path(ids.data[i], seen, held, n)
-            for k in range(n):
-                self.pool.c_incref(held[k])
-            self.pool.c_note_peak()
+            holders = self.c_holders(starts, namespace)
+            n = self.index.c_match(
+                tokens.data, most, NULL if holders is None else (<RowKeysHolder>holders[0]).keys, blocks, &last
+            )
             self.last_hold += 1
-            self.holds[self.last_hold] = (found, n)
-            return self.last_hold
+            self.holds[self.last_hold] = (room, n)
+            for k in range(n):
+                self.pool.c_incref(blocks[k])
+            self.pool.c_note_peak()
+            holders = None      # they count users, which needs the section
+            return self.last_hold, n
 
     def let_go(self, hold):
         """End a `hold`; the number of blocks that became usable. InvalidBlock where it has ended already."""
@@ -90,34 +86,6 @@ cdef class AdoptTable(CacheTable):
             for block in found[:n].tolist():
                 references[block] = references.get(block, 0) + 1
         return references
-
-    cdef int32_t c_list_path(self, int32_t block, uint8_t *seen, int32_t *blocks, int32_t n) noexcept nogil:
-        """Append a block and those before it, as far as they were not seen, the first one first; how many are listed."""
-        cdef int32_t node = self.pool.records[block].node, end, begin = n, swapped
-        if self.index.blocks[node] == block:
-            node = self.index.nodes[node].parent
-        if not seen[block]:
-            blocks[n] = block
-            n += 1
-            seen[block] = True
-        while node != NO_NODE and not seen[self.index.blocks[node]]:
-            blocks[n] = self.index.blocks[node]
-            seen[blocks[n]] = True
-            n += 1
-            node = self.index.nodes[node].parent
-        end = n - 1
-        while begin < end:
-            swapped = blocks[begin]
-            blocks[begin] = blocks[end]
-            blocks[end] = swapped
-            begin += 1
-            end -= 1
-        return n
-
-    cdef object c_not_published(self, int32_t block):
-        if not 1 <= block <= self.pool.num_blocks:
-            return InvalidBlock(f"block {block} is out of range; ids are 1..{self.pool.num_blocks}")
-        return InvalidBlock(f"block {block} is not published: it was evicted, or never was")
 
     def adopt(self, prompt, blocks, *, first=0, namespace=None, keys=None, priority=0):
         """Publish blocks that came from elsewhere: they hold K/V of these blocks of a prompt.
@@ -205,14 +173,16 @@ cdef class AdoptTable(CacheTable):
         The caller's references go in any case.
         """
         cdef uint64_t tag
-        cdef int32_t j, key, node, found, cursor = 0, side, published = 0, matched
+        cdef int32_t j, key, node, found, cursor = 0, side, published = 0, matched, last = first + n
         cdef size_t size = self.block_size
         cdef const int32_t *block = blocks
         matched = self.index.c_match(tokens, first, keys, scratch, &node)
+        if n == 0 or matched < first:
+            matched, last = 0, first
         for j in range(matched):
             self.pool.c_incref(scratch[j])      # a block waits for a fence together with those before it
         tag = self.index.c_tag(node)
-        for j in range(first, first + n if matched == first else first):
+        for j in range(first, last):
             key = key_at(keys, &cursor, j)
             tag = self.index.c_next_tag(tag, tokens + j * size, key)
             found = self.index.c_find(node, tag, tokens + j * size, key)

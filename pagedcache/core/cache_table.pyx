@@ -130,6 +130,11 @@ cdef class CacheTable(PinTable):
         self.index.c_remove(node)
         return parent
 
+    @property
+    def has_events(self):
+        """Whether `events` would tell anything now."""
+        return self.index.log is not None and (self.index.log.count > 0 or self.index.log.overrun)
+
     def events(self, *, anew=False):
         """What was stored in and removed from the prefix cache since the last call, oldest first.
 

@@ -102,16 +102,16 @@ class Model(Holdings):
         self.borrowed += blocks
 
     def adopt(self, about: About, prompt: Sequence[int], blocks: Sequence[int], first: int) -> int:
-        """A caller's blocks become what a prompt finds; how many are published."""
+        """A caller's blocks become what a prompt finds."""
         self.borrowed = [block for block in self.borrowed if block not in blocks]
         found = self.hits(about, prompt[: first * self.block_size], left=0)
-        count = len(self.published)
+        before = len(self.published)
         for k, block in enumerate(blocks if len(found) == first else []):
+            self.held |= set(found)  # for a moment
             prefix = self.prefix(about, prompt, first + k + 1)
             if prefix not in self.published:
                 self.published[prefix], self.origin[prefix] = block, about
-        self.used()
-        return len(self.published) - count
+        return len(self.published) - before
 
     def pinned(self, name: str, about: About, prompts: Sequence[Sequence[int]]) -> int:
         """Blocks to pin, and pins them where they are not too many."""

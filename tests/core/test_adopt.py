@@ -1,4 +1,4 @@
-"""hold, let_go and adopt: cached blocks whose bytes are on their way out, or come from elsewhere."""
+"""hold, let_go and adopt: cached blocks whose bytes come from elsewhere."""
 
 import gc
 
@@ -23,20 +23,34 @@ def cached(make):
     return table, blocks
 
 
-# ---- on the way out
+# ---- what leads to them
 
 
-def test_what_is_held_stays_with_all_that_leads_to_it(cached):
-    table, blocks = cached
-    hold = table.hold(blocks[2:3])
-    assert table.evict(8) == 1 and table.match([PROMPT])[0] == 12
+def test_what_is_held_stays(cached):
+    table, _ = cached
+    hold, blocks = table.hold(PROMPT[:13])
+    assert blocks == 3 and table.evict(8) == 1 and table.match([PROMPT])[0] == 12
     assert table.stats().used == 3
     assert table.let_go(hold) == 3 and table.evict(8) == 3
 
 
+def test_the_last_block_of_a_prompt_is_held_too(cached):
+    table, _ = cached
+    hold, blocks = table.hold(PROMPT[:16])
+    assert blocks == 4 and table.evict(8) == 0
+    table.let_go(hold)
+
+
+def test_nothing_may_be_there(cached):
+    table, _ = cached
+    for prompt in ([], [7], [7] * 400):
+        hold, blocks = table.hold(prompt)
+        assert blocks == 0 == table.let_go(hold)
+
+
 def test_a_block_may_be_held_often_and_by_sequences_too(cached):
     table, blocks = cached
-    first, second = table.hold(blocks), table.hold(blocks[1:])
+    (first, _), (second, _) = table.hold(PROMPT), table.hold(PROMPT)
     [sid] = table.admit([PROMPT]).ids
     assert table.pool.refcounts()[blocks].tolist() == [3, 3, 3, 3]
     assert table.let_go(first) == 0 and table.release([sid]) == 1
@@ -44,35 +58,29 @@ def test_a_block_may_be_held_often_and_by_sequences_too(cached):
 
 
 def test_a_hold_ends_once(cached):
-    table, blocks = cached
-    hold = table.hold(blocks)
+    table, _ = cached
+    hold, _ = table.hold(PROMPT)
     table.let_go(hold)
     for wrong in (hold, hold + 1, 0, -1, "x"):
         with pytest.raises(InvalidBlock, match="has ended"):
             table.let_go(wrong)
 
 
-def test_only_published_blocks_are_held(cached):
-    table, blocks = cached
-    [own] = table.pool.allocate(1)
-    before = snapshot(table)
-    for wrong in (own, 0, -1, 9):
-        with pytest.raises(InvalidBlock, match=f"block {wrong} is "):
-            table.hold([*blocks, wrong])
-    assert snapshot(table) == before
-    table.pool.decref([own])
+def test_holds_are_of_their_namespace(cached):
+    table, _ = cached
+    assert table.hold(PROMPT, namespace="mine")[1] == 0 == table.hold(PROMPT, keys=[salt("x", 5)])[1] - 1
 
 
 def test_forgotten_blocks_are_free_once_let_go(cached):
-    table, blocks = cached
-    hold = table.hold(blocks[:2])
+    table, _ = cached
+    hold, _ = table.hold(PROMPT[:8])
     assert table.reset() == 4 and table.stats().free == 6
     assert table.let_go(hold) == 2 and table.match([PROMPT])[0] == 0
 
 
 def test_a_held_block_is_copied_by_whoever_writes(cached):
     table, blocks = cached
-    hold = table.hold(blocks)
+    hold, _ = table.hold(PROMPT)
     admitted = table.admit([[*PROMPT[:14], 7]])
     step = table.extend(admitted.ids, [1])
     assert step.copies[:, 0].tolist() == blocks[3:4]
@@ -83,8 +91,8 @@ def test_a_held_block_is_copied_by_whoever_writes(cached):
 def test_a_table_that_goes_gives_back_what_it_held():
     pool = BlockPool(8)
     table = SequenceTable(pool, 4)
-    sid = prefill(table, PROMPT)
-    table.hold(blocks_of(table, sid)[:4])
+    prefill(table, PROMPT)
+    assert table.hold(PROMPT)[1] == 4
     del table
     gc.collect()
     assert pool.num_free == 8
@@ -213,13 +221,3 @@ def test_shapes_for_several_groups(hybrid, make):
     with pytest.raises(InvalidBlock, match="block 0 is out of range"):
         hybrid.adopt(PROMPT, np.array([[0, blocks[0]]], np.int32))
     hybrid.pool.decref(blocks)
-
-
-def test_a_companion_is_held_with_its_prefix(hybrid):
-    sid = prefill(hybrid, PROMPT)
-    own = hybrid.block_table(sid, 1)[3]
-    hybrid.release([sid])
-    hold = hybrid.hold([own])
-    hybrid.evict(32)
-    assert hybrid.pool.refcount(int(own)) == 1 and hybrid.match([PROMPT], by_group=True)[0, 0] == 16
-    hybrid.let_go(hold)

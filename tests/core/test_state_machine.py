@@ -197,13 +197,14 @@ class Machine(StepMachine):
         assert self.table.adopt(prompt, blocks, first=first, **told) == self.model.adopt(about, prompt, blocks, first)
 
     def hold(self, rng):
-        """A worker reads published blocks: they stay, and so does what leads to them."""
-        chosen = self.some(rng, self.model.published.values(), 3)
-        self.say("hold", [], chosen)
-        paths = [prefix for prefix, block in self.model.published.items() if block in chosen]
-        held = [b for p, b in self.model.published.items() if any(p == (q[0], q[1][: len(p[1])]) for q in paths)]
-        self.model.holds[self.table.hold(chosen)] = held
-        self.model.used()
+        """What is known of a prompt stays, while more of it is on its way."""
+        for prompt, about in zip(*self.ask(rng, 2)[:2], strict=True):
+            held = self.model.hits(about, prompt, left=0)
+            self.say("hold", [], prompt, about)
+            hold, blocks = self.table.hold(prompt, namespace=about.namespace, keys=about.keys or None)
+            assert blocks == len(held)
+            self.model.holds[hold] = held
+            self.model.used()
 
     def let_go(self, rng):
         for hold in self.some(rng, self.model.holds, 2):
