@@ -34,7 +34,10 @@ class _Open:
             raise CacheClosed("the cache is closed; make a new one")
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        try:
+            self._cache._settle()
+        finally:
+            self._lock.release()
 
 
 class Bookkeeping:
@@ -46,6 +49,9 @@ class Bookkeeping:
 
     def _open(self) -> "_Open":
         return _Open(self)
+
+    def _settle(self) -> None:
+        """What has to follow every verb, within the lock."""
 
     # -- prompts ----------------------------------------------------------------------------------
 

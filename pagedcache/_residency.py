@@ -73,6 +73,7 @@ class Residency(Bookkeeping):
             if self.storage is None:
                 raise ValueError("the cache is metadata only: sequences.swap_in says where the saved bytes go")
             blocks = self.sequences.begin_swap_in(ids)
+            self._settle()
             handles = np.asarray(ids).tolist()
             saved = [self._swapped[handle] for handle in handles]
             try:

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pagedcache._chunks import ChunkedStep
-from pagedcache._residency import Residency
 from pagedcache._sight import Sight
 from pagedcache._tensors import readable
+from pagedcache._tiering import Tiering
 from pagedcache.core import Step
 
 __all__ = ["Stepping"]
 
 
-class Stepping(Residency):
+class Stepping(Tiering):
     """Base of KVCache: a step from its opening to its end."""
 
     _sights: list[Sight] | None  # by layer; None where all are of one full group
@@ -26,6 +26,7 @@ class Stepping(Residency):
             step = self.sequences.extend(ids, counts, depths=depths, cascade=cascade)
             if self.storage is None:
                 return step
+            self._settle()
             copies = step.copies if self._sights is None else np.concatenate([g.copies for g in step.groups])
             if len(copies):
                 try:

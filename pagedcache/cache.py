@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence as ABCSequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pagedcache._sight import sights_of
 from pagedcache._stepping import Stepping
@@ -20,6 +20,10 @@ from pagedcache.backends import Backend, HasThreads, Storage, get
 from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable
 from pagedcache.errors import UnsupportedByBackend, ViewsOutstanding
 from pagedcache.spec import CacheSpec
+
+if TYPE_CHECKING:
+    from pagedcache._tier_set import TierSet
+    from pagedcache.tiers import Tier
 
 __all__ = ["KVCache"]
 
@@ -84,6 +88,9 @@ class KVCache(Stepping):
         Most blocks that all pins together hold; by default half of the pool.
     events : {None, "digests", "tokens"}
         Whether to record what the prefix cache stores and removes, for `events`; with token ids or without.
+    tiers : sequence of Tier, optional
+        Slower places for cached blocks, the fastest first; see `pagedcache.tiers`. The spec needs a fingerprint. The
+        cache closes them when it is closed.
 
     Raises
     ------
@@ -129,6 +136,7 @@ class KVCache(Stepping):
         policy: EvictionPolicy | None = None,
         max_pinned: int | None = None,
         events: Literal["digests", "tokens"] | None = None,
+        tiers: "ABCSequence[Tier]" = (),
     ) -> None:
         if not isinstance(spec, CacheSpec):
             raise TypeError(f"spec must be a CacheSpec, not {type(spec).__name__}")
@@ -153,7 +161,7 @@ class KVCache(Stepping):
             max_sequences=max_sequences,
             max_length=max_length,
             steps_in_flight=steps_in_flight,
-            events=events,
+            events=events or ("digests" if tiers else None),
             max_pinned=max_pinned,
             fingerprint=spec.fingerprint or b"",
             side_groups=[(g.window, g.sink_tokens, g.kind == "chunked_local") for g in spec.groups[1:]],
@@ -166,9 +174,20 @@ class KVCache(Stepping):
         if not isinstance(storage, str):
             self.storage = self.backend.allocate(spec, self.pool.num_blocks, storage)
         self._swapped = {}
+        self._told = None if events is None else []
+        self._tiers = self._with_tiers(tiers)
         self._lock = threading.RLock()
         self._closed = False
         _ALL.add(self)
+
+    def _with_tiers(self, tiers: "ABCSequence[Tier]") -> "TierSet | None":
+        if not tiers:
+            return None
+        from pagedcache._tier_set import TierSet
+
+        if self.storage is None:
+            raise ValueError("the cache is metadata only, so it has no bytes for tiers: leave tiers= out")
+        return TierSet(self, tiers)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -196,11 +215,17 @@ class KVCache(Stepping):
     def close(self) -> None:
         """Give the memory back; closing twice is harmless. Verbs raise CacheClosed from then on.
 
+        What is on its way to tiers is stored first, and the tiers are closed.
+
         Raises
         ------
         ViewsOutstanding
-            Arrays of the storage are still in use; nothing was closed.
+            Arrays of the storage are still in use; but for its tiers, nothing was closed.
         """
+        with self._lock:
+            tiers, self._tiers = self._tiers, None
+        if tiers is not None:
+            tiers.close()
         with self._lock:
             if self.storage is not None and not self._closed:
                 self.storage.close()

@@ -11,6 +11,7 @@ PACKAGE = Path(pagedcache.__file__).parent
 MAY_NOT = {  # a module under the key imports nothing under the values, not even inside a function
     "core": ["backends", "cache", "cli", "replay", "sequence", "serving", "simple", "sizing", "spec", "testing"],
     "errors": ["backends", "cache", "cli", "core", "replay", "serving", "simple", "sizing", "spec", "testing"],
+    "tiers": ["backends", "cache", "cli", "core", "replay", "sequence", "serving", "simple", "sizing", "testing"],
     "spec": ["backends", "cache", "cli", "core", "replay", "serving", "simple", "sizing", "testing"],
     "backends": ["cache", "cli", "replay", "sequence", "serving", "simple", "sizing", "testing"],
     "cache": ["cli", "replay", "serving", "simple", "sizing", "testing"],
@@ -29,9 +30,14 @@ PART_OF = {  # private modules are held to what the public one is that they are 
     "_chunks": "cache",
     "_layer_group": "spec",
     "_pages": "simple",
+    "_pool_records": "cache",
+    "_prefetch": "cache",
     "_residency": "cache",
     "_sight": "cache",
     "_stepping": "cache",
+    "_tier_set": "cache",
+    "_tier_writer": "cache",
+    "_tiering": "cache",
 }
 
 

@@ -27,7 +27,7 @@ cdef class AdoptTable(CacheTable):
         self.holds = {}
 
     def __dealloc__(self):
-        if self.holds:      # let go while the pool has its index
+        if self.last_hold > 0:  # else __cinit__ may never have run; let go while the pool has its index
             with cython.critical_section(self.pool):
                 for found, n in self.holds.values():
                     self.pool.c_drop((<Int32s>int32s_of(found, "blocks")).data, n)

@@ -1,4 +1,4 @@
-"""Checksums of what is stored, and reading that verifies them, without the GIL.
+"""Records moved and checked without the GIL: checksums, reads that verify them, copies.
 
 A record lies in a file as one stretch, and in memory as pieces: a row each of K, V and their scales. A
 piece is checked right after it was read, while it is in the processor's caches.
@@ -6,6 +6,7 @@ piece is checked right after it was read, while it is in the processor's caches.
 
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
 
 import os
 
@@ -200,6 +201,40 @@ cdef int read_record(int fd, int64_t offset, const Piece *pieces, int n, int64_t
                 break
             got -= parts[j].iov_len
             parts[j].iov_len = 0
+
+
+def copy_records(sources, rows, targets, to):
+    """Copy records between arrays that cut them into pieces in the same way.
+
+    Parameters
+    ----------
+    sources : sequence of uint8 [rows, width]
+    rows : int64 [n]
+    targets : sequence of uint8 [rows, width]
+        Apart from the sources.
+    to : int64 [n]
+        Rows of the targets.
+    """
+    cdef Piece source[MAX_PIECES]
+    cdef Piece target[MAX_PIECES]
+    cdef const int64_t[::1] at = np.ascontiguousarray(rows, np.int64)
+    cdef const int64_t[::1] put = np.ascontiguousarray(to, np.int64)
+    cdef int j, n = pieces_of(sources, source, False)
+    cdef Py_ssize_t i
+    if pieces_of(targets, target, True) != n or at.shape[0] != put.shape[0]:
+        raise ValueError(f"{n} pieces of {at.shape[0]} records to {len(targets)} pieces of {put.shape[0]}")
+    for j in range(n):
+        if source[j].width != target[j].width:
+            raise ValueError(f"piece {j} has {source[j].width} bytes, and {target[j].width} where it is to go")
+    require_rows(at, source, n)
+    require_rows(put, target, n)
+    with nogil:
+        for j in range(n):
+            for i in range(at.shape[0]):
+                memcpy(
+                    target[j].data + put[i] * target[j].stride, source[j].data + at[i] * source[j].stride,
+                    source[j].width
+                )
 
 
 def _use_instruction(bint allowed):

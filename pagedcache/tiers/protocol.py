@@ -20,7 +20,7 @@ forgotten. Errors of the medium (OSError, TierError) may come from any call; who
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,7 @@ class Tier(Protocol):
     """A place for blocks."""
 
     name: str  # for messages and statistics: "host", "disk", ...
+    writes: Literal["back", "through"]  # whether it is offered blocks as they are evicted, or as they are published
 
     # fmt: off
     def bind(self, form: BlockFormat) -> None:

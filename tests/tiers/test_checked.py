@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pagedcache.tiers import _checked
-from pagedcache.tiers._checked import checksums, crc32c, read_checked
+from pagedcache.tiers._checked import checksums, copy_records, crc32c, read_checked
 
 RANDOM = np.random.default_rng(1)
 
@@ -111,3 +111,22 @@ def test_bad_arguments(file):
         checksums([records[:, ::2]], [0])
     with pytest.raises(OSError, match="Bad file descriptor"):
         read_checked(-1, offsets, [np.zeros_like(records)], [0, 1, 2], crcs)
+
+
+def test_copies_records_in_pieces():
+    source = RANDOM.integers(0, 256, (5, 30), dtype=np.uint8)
+    first, second = np.zeros((9, 64), np.uint8), np.zeros((9, 10), np.uint8)
+    copy_records([source[:, :20], source[:, 20:]], [4, 0], [first[:, 7:27], second], [2, 8])
+    assert (first[[2, 8], 7:27] == source[[4, 0], :20]).all() and (second[[2, 8]] == source[[4, 0], 20:]).all()
+    assert first.any(axis=1).sum() == 2 == second.any(axis=1).sum() and not first[:, 27:].any()
+
+
+def test_copies_that_do_not_fit_are_refused():
+    source, target = np.zeros((5, 30), np.uint8), np.zeros((5, 31), np.uint8)
+    for arguments, message in [
+        (([source], [0], [target], [0]), "piece 0 has 30 bytes, and 31 where"),
+        (([source], [5], [source], [0]), "row 5 is none of the 5"),
+        (([source], [0, 1], [source], [0]), "1 pieces of 2 records to 1 pieces of 1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            copy_records(*arguments)
