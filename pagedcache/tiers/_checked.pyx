@@ -13,7 +13,7 @@ import os
 import numpy as np
 
 cdef extern from "crc32c.h" nogil:
-    void pc_crc_init(int allow_fast)
+    void pc_crc_init(int allowed)
     uint32_t pc_crc32c(uint32_t crc, const void *data, size_t n)
 
 cdef extern from "<sys/uio.h>" nogil:
@@ -29,7 +29,7 @@ cdef enum:
     WARM = 512 * 1024   # bytes that are in the processor's caches still when they are written after their checksum
     PAGE = 4096
 
-pc_crc_init(True)
+pc_crc_init(2)
 
 
 cdef struct Piece:
@@ -330,6 +330,6 @@ cdef int write_parts(int fd, iovec *parts, int n, int64_t offset) noexcept nogil
             parts[j].iov_len = 0
 
 
-def _use_instruction(bint allowed):
-    """Whether CRC-32C is computed by the processor's instruction, where there is one; for tests."""
-    pc_crc_init(allowed)
+def _use_instruction(bint allowed, bint folding=True):
+    """Whether CRC-32C is computed by the processor's instructions, where there are such; for tests."""
+    pc_crc_init(allowed + (allowed and folding))
