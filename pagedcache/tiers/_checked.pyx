@@ -1,4 +1,4 @@
-"""Records moved and checked without the GIL: checksums, reads that verify them, copies.
+"""Records moved without the GIL: writing that makes checksums, reading that verifies them, copying.
 
 A record lies in a file as one stretch, and in memory as pieces: a row each of K, V and their scales. A
 piece is checked right after it was read, while it is in the processor's caches.
@@ -7,13 +7,14 @@ piece is checked right after it was read, while it is in the processor's caches.
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
+from libc.stdlib cimport free, malloc
 
 import os
 
 import numpy as np
 
 cdef extern from "crc32c.h" nogil:
-    void pc_crc_init(int allow_fast)
+    void pc_crc_init(int allowed)
     uint32_t pc_crc32c(uint32_t crc, const void *data, size_t n)
 
 cdef extern from "<sys/uio.h>" nogil:
@@ -21,11 +22,15 @@ cdef extern from "<sys/uio.h>" nogil:
         void *iov_base
         size_t iov_len
     ssize_t preadv(int fd, const iovec *iov, int iovcnt, int64_t offset)
+    ssize_t pwritev(int fd, const iovec *iov, int iovcnt, int64_t offset)
 
 cdef enum:
     MAX_PIECES = 8      # of a record: K, V, K scales, V scales
+    MAX_PARTS = 256     # of one call that writes; systems take 1024
+    WARM = 512 * 1024   # bytes that are in the processor's caches still when they are written after their checksum
+    PAGE = 4096
 
-pc_crc_init(True)
+pc_crc_init(2)
 
 
 cdef struct Piece:
@@ -237,6 +242,129 @@ def copy_records(sources, rows, targets, to):
                 )
 
 
-def _use_instruction(bint allowed):
-    """Whether CRC-32C is computed by the processor's instruction, where there is one; for tests."""
-    pc_crc_init(allowed)
+def write_checked(int fd, offsets, layers, rows, int pad=0):
+    """Write blocks to a file, each block's records of all layers as one stretch, and return their checksums.
+
+    Parameters
+    ----------
+    fd : int
+        Of a file open for writing.
+    offsets : int64 [n]
+        Where in the file each block begins.
+    layers : sequence of sequences of uint8 [rows, width]
+        Of each layer the arrays whose rows, one after the other, are a record.
+    rows : int64 [n]
+        Which rows.
+    pad : int
+        Zero bytes to write behind each block, up to 4096.
+
+    Returns
+    -------
+    uint32 [n, layers]
+        CRC-32C of each record.
+
+    Raises
+    ------
+    OSError
+        The file could not be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> keys, values = np.ones((1, 4), np.uint8), np.zeros((1, 2), np.uint8)
+    >>> with tempfile.TemporaryFile() as file:
+    ...     crcs = write_checked(file.fileno(), [0], [[keys, values], [values]], [0], pad=3)
+    ...     file.read().hex(), crcs.tolist() == [[crc32c(bytes([1, 1, 1, 1, 0, 0])), crc32c(bytes(2))]]
+    ('0101010100000000000000', True)
+    """
+    cdef const int64_t[::1] at = np.ascontiguousarray(rows, np.int64)
+    cdef const int64_t[::1] begins = np.ascontiguousarray(offsets, np.int64)
+    cdef int count = len(layers), layer, error = 0
+    cdef Py_ssize_t i
+    cdef uint32_t[:, ::1] crcs
+    cdef Piece *pieces
+    cdef int *numbers
+    if begins.shape[0] != at.shape[0]:
+        raise ValueError(f"{begins.shape[0]} offsets and {at.shape[0]} rows")
+    if not 0 <= pad <= PAGE:
+        raise ValueError(f"pad is {pad}; it must be at least 0 and at most {PAGE}")
+    found = np.empty((at.shape[0], count), np.uint32)
+    crcs = found
+    pieces = <Piece *>malloc((count * MAX_PIECES + 1) * sizeof(Piece))
+    numbers = <int *>malloc((count + 1) * sizeof(int))
+    try:
+        if pieces == NULL or numbers == NULL:
+            raise MemoryError
+        for layer in range(count):
+            numbers[layer] = pieces_of(layers[layer], pieces + layer * MAX_PIECES, False)
+            require_rows(at, pieces + layer * MAX_PIECES, numbers[layer])
+        with nogil:
+            for i in range(at.shape[0]):
+                error = write_block(fd, begins[i], pieces, numbers, count, at[i], pad, &crcs[i, 0])
+                if error != 0:
+                    break
+    finally:
+        free(pieces)
+        free(numbers)
+    if error != 0:
+        raise OSError(error, os.strerror(error))
+    return found
+
+
+cdef uint8_t[PAGE] ZEROS
+
+
+cdef int write_block(
+    int fd, int64_t offset, const Piece *pieces, const int *numbers, int layers, int64_t row, int pad, uint32_t *crcs
+) noexcept nogil:
+    """0, or the errno of what went wrong."""
+    cdef iovec[MAX_PARTS] parts
+    cdef const Piece *of_layer
+    cdef int64_t waiting = 0
+    cdef int layer, j, n = 0, error
+    for layer in range(layers):
+        of_layer = pieces + layer * MAX_PIECES
+        crcs[layer] = crc_of(of_layer, numbers[layer], row)
+        for j in range(numbers[layer]):
+            parts[n].iov_base = of_layer[j].data + row * of_layer[j].stride
+            parts[n].iov_len = of_layer[j].width
+            waiting += of_layer[j].width
+            n += 1
+        if waiting >= WARM or n > MAX_PARTS - MAX_PIECES - 1:
+            error = write_parts(fd, parts, n, offset)
+            if error != 0:
+                return error
+            offset += waiting
+            waiting = n = 0
+    parts[n].iov_base = ZEROS
+    parts[n].iov_len = pad
+    return write_parts(fd, parts, n + 1, offset)
+
+
+cdef int write_parts(int fd, iovec *parts, int n, int64_t offset) noexcept nogil:
+    """0, or the errno of what went wrong; uses `parts` up."""
+    cdef int j, first = 0
+    cdef ssize_t got
+    while True:
+        while first < n and parts[first].iov_len == 0:
+            first += 1
+        if first == n:
+            return 0
+        got = pwritev(fd, &parts[first], n - first, offset)
+        if got < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        offset += got
+        for j in range(first, n):
+            if <size_t>got < parts[j].iov_len:
+                parts[j].iov_base = <uint8_t *>parts[j].iov_base + got
+                parts[j].iov_len -= got
+                break
+            got -= parts[j].iov_len
+            parts[j].iov_len = 0
+
+
+def _use_instruction(bint allowed, bint folding=True):
+    """Whether CRC-32C is computed by the processor's instructions, where there are such; for tests."""
+    pc_crc_init(allowed + (allowed and folding))
