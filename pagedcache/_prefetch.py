@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedcache._tier_set import Stretch, TierSet
+from pagedcache._tier_set import TierSet
 from pagedcache.digests import prompt_digests
-from pagedcache.errors import CacheClosed, OutOfBlocks
+from pagedcache.errors import OutOfBlocks
 from pagedcache.keys import Key, Namespace
-from pagedcache.tiers import Places
+from pagedcache.tiers import Places, Tier
 
 if TYPE_CHECKING:
     from pagedcache._tiering import Tiering
@@ -67,7 +67,15 @@ class Prefetch:
 
 
 class PromptLoad:
-    """The load of one prompt, on a thread of the tiers."""
+    """The load of one prompt, on a thread of the tiers.
+
+    Attributes
+    ----------
+    blocks : int32 [n]
+        Those that are being filled.
+    hold : int
+        Keeps what is published of the prompt; 0 before and afterwards.
+    """
 
     def __init__(
         self,
@@ -78,72 +86,69 @@ class PromptLoad:
         namespace: Namespace,
         keys: ABCSequence[Key] | None,
     ) -> None:
-        self._cache, self._tiers, self._told = cache, tiers, told
-        self._prompt = prompt
+        self.blocks = np.empty(0, np.int32)
+        self.hold = 0
+        full = max(0, len(prompt) - 1) // cache.spec.block_size  # something is left to compute
+        self._prompt = prompt[: full * cache.spec.block_size]
         self._about: dict[str, Any] = {"namespace": namespace, "keys": keys}
+        self._cache, self._tiers, self._told = cache, tiers, told
 
     def run(self) -> None:
         """Load block after block behind what is cached, until a tier has no more or gives none."""
-        spec, about = self._cache.spec, self._about
-        full = (len(self._prompt) - 1) // spec.block_size
-        prompt = self._prompt[: full * spec.block_size]
-        if full < 1 or self._told._cancelled.is_set():
+        if not len(self._prompt) or self._told._cancelled.is_set():
             return
-        digests = prompt_digests(prompt, spec.block_size, fingerprint=spec.fingerprint or b"", **about)
+        spec = self._cache.spec
+        digests = prompt_digests(self._prompt, spec.block_size, fingerprint=spec.fingerprint or b"", **self._about)
         with self._cache._open():
-            hold, cached = self._cache.sequences.hold(prompt, **about)
+            self._tiers.under_way.add(self)
+            self.hold, cached = self._cache.sequences.hold(self._prompt, **self._about)
         try:
-            for stretch in self._tiers.stretches(digests[cached:]):
-                for first in range(stretch.first, stretch.stop, AT_ONCE):
-                    part = Stretch(stretch.tier, first, min(stretch.stop, first + AT_ONCE))
-                    hold, whole = self._load(digests[cached:], part, cached, prompt, hold)
-                    if not whole or self._told._cancelled.is_set():
+            for tier, first, stop in self._tiers.stretches(digests[cached:]):
+                for begin in range(cached + first, cached + stop, AT_ONCE):
+                    end = min(cached + stop, begin + AT_ONCE)
+                    if not self._load(tier, digests[begin:end], begin) or self._told._cancelled.is_set():
                         return
-        except (OSError, OutOfBlocks):  # a tier that fails has nothing; a pool that is full has no room
+        except (OSError, OutOfBlocks):  # a tier that fails has nothing
             self._told.failed += 1
         finally:
             with self._cache._lock:
-                self._cache.sequences.let_go(hold)
+                self._cache.sequences.let_go(self.hold)
+                self.hold = 0
+                self._tiers.under_way.discard(self)
 
-    def _load(
-        self, digests: ABCSequence[bytes], part: Stretch, cached: int, prompt: NDArray[np.int32], hold: int
-    ) -> tuple[int, bool]:
-        """Load blocks and publish them; the hold on all that is published, and whether all of them came."""
-        cache, count = self._cache, part.stop - part.first
+    def _load(self, tier: Tier, digests: ABCSequence[bytes], behind: int) -> bool:
+        """Load some blocks behind those that are published, and publish them; whether all of them came."""
+        cache, right = self._cache, 0
         with cache._open():
-            blocks = cache.pool.allocate(min(count, cache.pool.num_free))
+            self.blocks = cache.pool.allocate(min(len(digests), cache.pool.num_free))
             cache._settle()  # what was evicted for them goes to the tiers while it is still there
-        right = 0
         try:
-            right = self._fill(part, digests, blocks)
+            right = self._fill(tier, digests[: len(self.blocks)])
         finally:
             with cache._lock:
-                if cache._closed:
-                    raise CacheClosed("the cache was closed")
                 cache._cover()
-                self._told.loaded += cache.sequences.adopt(
-                    prompt, blocks[:right], first=cached + part.first, **self._about
-                )
+                blocks, self.blocks = self.blocks, self.blocks[:0]
                 cache.pool.decref(blocks[right:])
-                before, (hold, _) = hold, cache.sequences.hold(prompt, **self._about)
+                self._told.loaded += cache.sequences.adopt(self._prompt, blocks[:right], first=behind, **self._about)
+                before = self.hold
+                self.hold, _ = cache.sequences.hold(self._prompt, **self._about)
                 cache.sequences.let_go(before)
                 cache._settle()
         self._told.failed += len(blocks) - right
-        return hold, right == count
+        return right == len(digests)
 
-    def _fill(self, part: Stretch, digests: ABCSequence[bytes], blocks: NDArray[np.int32]) -> int:
-        """Have the tier fill blocks of the pool; how many leading ones are right."""
-        records = self._tiers.records
-        load = part.tier.prepare_load(digests[part.first : part.first + len(blocks)])
+    def _fill(self, tier: Tier, digests: ABCSequence[bytes]) -> int:
+        """Have the tier fill the blocks; how many leading ones are right."""
+        records, layers = self._tiers.records, range(self._tiers.form.layers)
+        load = tier.prepare_load(digests)
         try:
-            blocks = blocks[: load.count]
-            layers = range(self._tiers.form.layers)
+            blocks = self.blocks[: load.count]
             if records.are_direct:
-                return part.tier.load(load, layers, records.places(blocks))
+                return tier.load(load, layers, records.places(blocks))
             beside = records.empty(len(blocks))
-            right = part.tier.load(load, layers, Places.of_records(beside))
+            right = tier.load(load, layers, Places.of_records(beside))
         finally:
-            part.tier.complete_load(load)
+            tier.complete_load(load)
         with self._cache._open():
             records.write(blocks[:right], beside[:right])
         return right

@@ -102,12 +102,16 @@ class Stepping(Tiering):
             Arguments that do not fit, a step of another cache, or a cache that is metadata only.
         StepClosed
             The step was committed or abandoned.
+        LoadFailed
+            A load that the step attends to (`begin_load`) came to nothing.
 
         Notes
         -----
         All arguments are checked before K/V is stored: a call that is refused has stored nothing, if the
         backend can check them first (`ChecksAttend` or `WritesAndAttends`, as backends cpu and numpy can).
         """
+        if self._layer_loads:
+            self._await_layer(layer)
         with self._lock:  # what _open() does, without an object for it in every layer
             if self._closed or self.storage is None:
                 self._refuse_attend()
@@ -174,6 +178,8 @@ class Stepping(Tiering):
         K/V of accepted tokens moves to where the tokens stand from then on; with metadata-only storage
         the caller has moved it, as ``step.moves(accepted)`` says.
         """
+        if self._layer_loads:
+            self._commit_loads(step)
         with self._open():
             if accepted is not None and self.storage is not None:
                 self.sequences.check_commit(step, tokens, accepted)

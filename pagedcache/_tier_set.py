@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,12 @@ from pagedcache.core import EventKind
 from pagedcache.tiers import BlockFormat, Tier, store_blocks
 
 if TYPE_CHECKING:
+    from pagedcache._prefetch import PromptLoad
     from pagedcache._residency import Residency
 
-__all__ = ["Stretch", "TierSet"]
+__all__ = ["TierSet"]
 
 LOADERS = 2  # threads, and so loads at a time
-
-
-class Stretch(NamedTuple):
-    """Consecutive keys that one tier has."""
-
-    tier: Tier
-    first: int
-    stop: int
 
 
 class TierSet:
@@ -40,6 +33,8 @@ class TierSet:
 
     Attributes
     ----------
+    under_way : set of PromptLoad
+        Loads that have blocks of the pool.
     lost : int
         Evicted blocks that a tier that writes back failed to take.
     """
@@ -51,6 +46,7 @@ class TierSet:
         for tier in self.tiers:
             tier.bind(self.form)
         self.records = PoolRecords(cache.backend, cache.storage, self.form)
+        self.under_way: set[PromptLoad] = set()
         self.lost = 0
         self._back = [tier for tier in tiers if tier.writes == "back"]
         self.writers = [
@@ -100,13 +96,13 @@ class TierSet:
 
     # -- inward ---------------------------------------------------------------------------------
 
-    def stretches(self, keys: Sequence[bytes]) -> Iterator[Stretch]:
-        """Which tier has which of the leading keys, as far as all of them are somewhere."""
+    def stretches(self, keys: Sequence[bytes]) -> Iterator[tuple[Tier, int, int]]:
+        """Which tier has which of the leading keys, from the first to the stop, as far as all are somewhere."""
         at = 0
         while at < len(keys):
             for tier in self.tiers:
                 if found := tier.longest_prefix(keys[at:]):
-                    yield Stretch(tier, at, at + found)
+                    yield tier, at, at + found
                     at += found
                     break
             else:

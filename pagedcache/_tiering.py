@@ -7,14 +7,17 @@ from numpy.typing import NDArray
 
 from pagedcache._bookkeeping import Border, Keys, Prompts
 from pagedcache._residency import Residency
-from pagedcache.core import BlockPool
+from pagedcache.core import BlockPool, Step
 from pagedcache.keys import Namespace
 
 if TYPE_CHECKING:
+    from pagedcache._layer_load import LayerLoad
     from pagedcache._prefetch import Prefetch
     from pagedcache._tier_set import TierSet
 
 __all__ = ["Tiering"]
+
+MORE_EVENTS = 4096  # as the core's log: beyond one for each block
 
 
 class Tiering(Residency):
@@ -22,7 +25,9 @@ class Tiering(Residency):
 
     pool: BlockPool
     _tiers: "TierSet | None"
+    _layer_loads: "list[LayerLoad]"  # that are steps of their own, oldest first
     _told: list[NDArray[Any]] | None  # events that the tiers have seen and nobody has asked for; None: nobody will
+    _untold: int = 0  # how many they were, since somebody asked
 
     def prefetch(self, prompts: Prompts, *, namespace: Border = None, keys: Keys = None) -> "Prefetch":
         """Begin to load what the tiers have of these prompts behind what is cached; `admit` finds it afterwards.
@@ -78,6 +83,22 @@ class Tiering(Residency):
                 told._jobs.append(self._tiers.loaders.submit(load.run))
         return told
 
+    def _await_layer(self, layer: int) -> None:
+        """Wait until a layer of all loads is there; not under the lock, which a load may need."""
+        for load in tuple(self._layer_loads):
+            load.await_layer(layer)
+
+    def _commit_loads(self, step: Step) -> None:
+        """Commit the loads that were opened before a step, once all of their bytes are there."""
+        for load in tuple(self._layer_loads):
+            load.await_layer(self.spec.layers - 1)
+            with self._open():
+                opened = self.sequences.open_steps
+                if step in opened and load.step in opened[: opened.index(step)]:
+                    self._cover()
+                    self.sequences.commit(load.step, load.tokens)
+                    self._layer_loads.remove(load)
+
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until what is published so far is in the tiers that write through, as durably as they promise.
 
@@ -93,6 +114,14 @@ class Tiering(Residency):
         with self._open():
             return {} if self._tiers is None else {tier.name: tier.stats() for tier in self._tiers.tiers}
 
+    def _lose_tiers(self) -> None:
+        """In a forked child: threads and files are the parent's. Blocks of loads come back; nobody fills them."""
+        tiers, self._tiers = self._tiers, None
+        for load in () if tiers is None else tiers.under_way:
+            self.pool.decref(load.blocks)
+            if load.hold:
+                self.sequences.let_go(load.hold)
+
     # -- what the prefix cache stores and loses -----------------------------------------------------
 
     def _settle(self) -> None:
@@ -103,8 +132,15 @@ class Tiering(Residency):
     def _see(self, events: NDArray[Any]) -> None:
         assert self._tiers is not None
         self._tiers.see(events)
+        self._tell(events)
+
+    def _tell(self, events: NDArray[Any]) -> None:
+        """Keep events for whoever asks; what nobody asks for in time is told anew as what is there then."""
         if self._told is not None:
             self._told.append(events)
+            self._untold += len(events)
+            if self._untold > self.pool.num_blocks + MORE_EVENTS:
+                self._told.clear()
 
     def events(self, *, anew: bool = False) -> NDArray[Any]:
         """What was stored and removed since the last call; see `SequenceTable.events`."""
@@ -113,10 +149,13 @@ class Tiering(Residency):
                 return super().events(anew=anew)
             if self._told is None:
                 raise ValueError("the cache records no events: make it with events='digests' or events='tokens'")
-            if anew or sum(map(len, self._told)) > 2 * self.pool.num_blocks:
-                self._told.clear()
+            if anew or self._untold > self.pool.num_blocks + MORE_EVENTS:
+                self._settle()
+                anew = True
+                self._told, self._untold = [], 0
             self._see(self.sequences.events(anew=anew))
-            told, self._told = np.concatenate(self._told), []
+            told = np.concatenate(self._told)
+            self._told, self._untold = [], 0
             return told
 
     def reset(self) -> int:
@@ -126,7 +165,7 @@ class Tiering(Residency):
         """
         with self._open():
             self._settle()
-            forgotten = super().reset()
+            forgotten = self.sequences.reset()
             self._withdraw()
             return forgotten
 
@@ -138,7 +177,7 @@ class Tiering(Residency):
         """
         with self._open():
             self._settle()
-            forgotten = super().invalidate(namespace=namespace)
+            forgotten = self.sequences.invalidate(namespace=namespace)
             self._withdraw()
             return forgotten
 
@@ -146,5 +185,4 @@ class Tiering(Residency):
         if self._tiers is not None:
             events = self.sequences.events()
             self._tiers.forget(events)
-            if self._told is not None:
-                self._told.append(events)
+            self._tell(events)

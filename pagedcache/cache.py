@@ -14,8 +14,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from pagedcache._loading import Loading
 from pagedcache._sight import sights_of
-from pagedcache._stepping import Stepping
 from pagedcache.backends import Backend, HasThreads, Storage, get
 from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable
 from pagedcache.errors import UnsupportedByBackend, ViewsOutstanding
@@ -34,6 +34,7 @@ def _fresh_locks() -> None:
     """A forked child has one thread, and locks that others held at the fork are free there."""
     for cache in _ALL:
         cache._lock = threading.RLock()
+        cache._lose_tiers()
 
 
 if hasattr(os, "register_at_fork"):
@@ -53,7 +54,7 @@ def _with_threads(backend: Backend, threads: int | None) -> Backend:
     return backend.with_threads(threads)
 
 
-class KVCache(Stepping):
+class KVCache(Loading):
     """Keys and values of many sequences in fixed-size blocks, and attention over them.
 
     Parameters
@@ -175,6 +176,7 @@ class KVCache(Stepping):
             self.storage = self.backend.allocate(spec, self.pool.num_blocks, storage)
         self._swapped = {}
         self._told = None if events is None else []
+        self._layer_loads = []
         self._tiers = self._with_tiers(tiers)
         self._lock = threading.RLock()
         self._closed = False

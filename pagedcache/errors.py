@@ -17,6 +17,7 @@
     ├── ViewsOutstanding       (BufferError)    ``close()`` while arrays of the storage are in use
     ├── TierError              (OSError)        a tier cannot do what was asked of it
     │   ├── TierLocked                          another process writes there
+    │   ├── LoadFailed                          K/V that a step waits for did not come
     │   ├── CorruptFile                         a file that is damaged, or is none of ours
     │   └── ForeignFormat                       stored blocks of another model, dtype, shape or version
     ├── UnknownBackend         (LookupError)    no installed backend has this name
@@ -35,6 +36,7 @@ __all__ = [
     "ForeignFormat",
     "InvalidBlock",
     "InvalidSequence",
+    "LoadFailed",
     "OutOfBlocks",
     "OutOfSequences",
     "PagedCacheError",
@@ -111,6 +113,10 @@ class TierError(PagedCacheError, OSError):
 
 class TierLocked(TierError):
     """Another process has the tier open for writing; readers may open it all the same."""
+
+
+class LoadFailed(TierError):
+    """K/V that a step attends to did not come from its tier; abandon the step and compute it."""
 
 
 class CorruptFile(TierError):

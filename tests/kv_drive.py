@@ -8,8 +8,10 @@ from pagedcache.backends import get
 LAYERS, HEADS, DIM = 2, 2, 4
 
 
-def make_cache(num_blocks=24, dtype="float32", layout="NHD", **options):
-    spec = CacheSpec(layers=LAYERS, kv_heads=HEADS, head_dim=DIM, block_size=4, dtype=dtype, layout=layout)
+def make_cache(num_blocks=24, dtype="float32", layout="NHD", fingerprint=None, **options):
+    spec = CacheSpec(
+        layers=LAYERS, kv_heads=HEADS, head_dim=DIM, block_size=4, dtype=dtype, layout=layout, fingerprint=fingerprint
+    )
     return KVCache(spec, num_blocks=num_blocks, **options)
 
 

@@ -29,6 +29,8 @@ PART_OF = {  # private modules are held to what the public one is that they are 
     "_bookkeeping": "cache",
     "_chunks": "cache",
     "_layer_group": "spec",
+    "_layer_load": "cache",
+    "_loading": "cache",
     "_pages": "simple",
     "_pool_records": "cache",
     "_prefetch": "cache",

@@ -5,6 +5,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ class HostTier:
     """
 
     name = "host"
-    writes = "back"
+    writes: Literal["back", "through"] = "back"
 
     def __init__(self, memory: int | str) -> None:
         self._memory = parse_bytes(memory)

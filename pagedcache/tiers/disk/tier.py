@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,7 @@ class DiskTier(Session):
     """
 
     name = "disk"
+    writes: Literal["back", "through"] = "through"
 
     def __init__(
         self, path: str | os.PathLike[str], size: int | str | None = None, *, readonly: bool = False, sync: bool = True
