@@ -40,6 +40,9 @@ def held_ready(tiers: "TierSet", row: int, digests: Sequence[bytes], first: int)
     try:
         for tier, begin, stop in tiers.stretches(digests[first:]):
             load = tier.prepare_load(digests[first + begin : first + stop])
+            if load.count == 0:  # it has gone since
+                tier.complete_load(load)
+                break
             parts.append(Part(tier, load, row, first + begin))
             if load.count < stop - begin:
                 break

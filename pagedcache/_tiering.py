@@ -109,6 +109,11 @@ class Tiering(Residency):
             writers = [] if self._tiers is None else self._tiers.writers
         return all(writer.flush(timeout) for writer in writers)
 
+    @property
+    def has_tiers(self) -> bool:
+        """Whether there is anything for `prefetch` to ask."""
+        return self._tiers is not None
+
     def tier_stats(self) -> dict[str, Any]:
         """`TierStats` of each tier, by its name."""
         with self._open():

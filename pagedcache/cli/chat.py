@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from pagedcache import serving
 from pagedcache.cache import KVCache
 from pagedcache.cli.loading import load
-from pagedcache.cli.options import backend_of, cache_options, run_options, sampling_options
+from pagedcache.cli.options import backend_of, cache_options, kept_in, run_options, sampling_options, tier_options
 from pagedcache.cli.report import chat_summary, turn_note
 from pagedcache.cli.screen import Screen
 from pagedcache.errors import OutOfBlocks
@@ -26,6 +26,7 @@ _COMMANDS = "/reset, /stats and /quit"
 @sampling_options
 @cache_options
 @run_options
+@tier_options
 @click.option("--quiet", is_flag=True, help="Print the answers and nothing else.")
 def chat(
     system: str | None,
@@ -40,6 +41,8 @@ def chat(
     memory: int,
     backend: str,
     threads: int | None,
+    cache_dir: Path | None,
+    cache_size: int,
     quiet: bool,
 ) -> int:
     """Talk with the model, a line at a time.
@@ -54,10 +57,10 @@ def chat(
     """
     screen = _screen(quiet)
     path, runner, tokenizer = load(model, screen)
-    spec = runner.cache_spec(dtype=dtype, block_size=block_size)
+    spec, tiers = kept_in(cache_dir, cache_size, runner.cache_spec(dtype=dtype, block_size=block_size), path)
     with (
         threadpool_limits(threads, "blas"),
-        KVCache(spec, memory=memory, max_sequences=1, backend=backend_of(backend, threads)) as cache,
+        KVCache(spec, memory=memory, max_sequences=1, backend=backend_of(backend, threads), tiers=tiers) as cache,
     ):
         sampling = serving.Sampling(temperature, top_k, top_p, seed)
         conversation = serving.Conversation(

@@ -18,8 +18,10 @@ from pagedcache.cli.options import (
     backend_of,
     cache_options,
     json_option,
+    kept_in,
     run_options,
     sampling_options,
+    tier_options,
 )
 from pagedcache.cli.report import summary
 from pagedcache.cli.screen import Screen
@@ -45,6 +47,7 @@ from pagedcache.cli.screen import Screen
 @click.option("--system", metavar="TEXT", help="The system message of a chat.")
 @cache_options
 @run_options
+@tier_options
 @click.option("--quiet", is_flag=True, help="Print the texts and nothing else.")
 @json_option
 def generate(
@@ -65,6 +68,8 @@ def generate(
     memory: int,
     backend: str,
     threads: int | None,
+    cache_dir: Path | None,
+    cache_size: int,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -88,11 +93,11 @@ def generate(
     ids = [tokenizer.chat([*roles, ("user", text)]) if chat else tokenizer.encode(text) for text in texts]
     if beam is not None and click.get_current_context().get_parameter_source("block_size") is ParameterSource.DEFAULT:
         block_size = BEAM_BLOCK_SIZE
-    spec = runner.cache_spec(dtype=dtype, block_size=block_size)
+    spec, tiers = kept_in(cache_dir, cache_size, runner.cache_spec(dtype=dtype, block_size=block_size), path)
     rows = beam or max(n, min(n * len(ids), 256))
     with (
         threadpool_limits(threads, "blas"),
-        KVCache(spec, memory=memory, max_sequences=rows, backend=backend_of(backend, threads)) as cache,
+        KVCache(spec, memory=memory, max_sequences=rows, backend=backend_of(backend, threads), tiers=tiers) as cache,
         screen,
     ):
         if beam is None:

@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,9 +9,11 @@ import click
 
 from pagedcache.backends import Backend, HasThreads, get
 from pagedcache.replay import SHIPPED, Trace, read_trace, shipped_trace
+from pagedcache.serving.models import model_fingerprint
 from pagedcache.serving.models.gemma_file import GEMMA_NAME
 from pagedcache.sizing import ModelShape, read_shape
-from pagedcache.spec import MAX_BLOCK_SIZE, parse_bytes
+from pagedcache.spec import MAX_BLOCK_SIZE, CacheSpec, parse_bytes
+from pagedcache.tiers import DiskTier, Tier
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -126,6 +129,37 @@ def backend_of(name: str, threads: int | None) -> Backend:
     """Return the backend of that name, with so many threads if it has threads of its own."""
     backend = get(name)
     return backend.with_threads(threads) if threads is not None and isinstance(backend, HasThreads) else backend
+
+
+def tier_options(command: Command) -> Command:
+    """Add the options that keep a cache from one call to the next."""
+    for option in (
+        click.option(
+            "--cache-size",
+            metavar="SIZE",
+            callback=read_size,
+            default="4 GiB",
+            show_default=True,
+            help="What the folder of --cache-dir may take.",
+        ),
+        click.option(
+            "--cache-dir",
+            type=click.Path(file_okay=False, path_type=Path),
+            help=(
+                "Keep keys and values in this folder too, and find there what earlier calls have computed; it holds "
+                "what was said, in the clear."
+            ),
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def kept_in(folder: Path | None, size: int, spec: CacheSpec, model: Path) -> tuple[CacheSpec, list[Tier]]:
+    """Return the spec and the tiers of a cache that is kept in a folder, or in none."""
+    if folder is None:
+        return spec, []
+    return replace(spec, fingerprint=model_fingerprint(model)), [DiskTier(folder, size)]
 
 
 def run_options(command: Command) -> Command:

@@ -1,6 +1,7 @@
 """The running sequences of an engine as rows of arrays, so that a step costs a few array operations and no loop."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from pagedcache.serving.drafting import Drafter
 from pagedcache.serving.requests import Request
 from pagedcache.serving.results import Completion
 from pagedcache.serving.sampler import Sampler
+
+if TYPE_CHECKING:
+    from pagedcache._prefetch import Prefetch
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +29,7 @@ class Sequence:
     tokens: NDArray[np.int32] | None  # of one that waits: the prompt, and what was chosen before it was preempted
     search: "Search | None" = None
     row: int = -1
+    load: "Prefetch | None" = None  # of one that waits, what the cache's tiers have of it
     swapped: bool = False  # its blocks are elsewhere; it waits, and keeps its row
     told: tuple[int, int] = (0, 0)  # tokens and characters that the request's callback has been given
 

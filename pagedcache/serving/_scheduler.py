@@ -25,6 +25,7 @@ from pagedcache.cache import KVCache
 from pagedcache.core import AdmitStatus
 from pagedcache.errors import OutOfBlocks
 from pagedcache.serving._line import Line
+from pagedcache.serving._loads import is_loaded
 from pagedcache.serving._needs import blocks_of, room_in, without_head
 from pagedcache.serving._rows import Rows, Sequence
 from pagedcache.serving.drafting import Drafter
@@ -236,8 +237,12 @@ class Scheduler:
             return False
         if not (promised or self._fits(sequence, tokens)) or self._is_being_computed(tokens):
             return False
+        namespace = self._namespace(request)
+        if not is_loaded(self._cache, sequence, tokens, namespace, wait=not self.running):
+            return False
+        sequence.load = None  # where it cannot be admitted after all, what was loaded may be evicted again
         self.rows.widen(len(request.prompt) + request.limit)
-        admission = self._cache.admit([tokens], namespace=self._namespace(request))
+        admission = self._cache.admit([tokens], namespace=namespace)
         if admission.status[0] != AdmitStatus.ADMITTED:
             return False
         found = without_head(self._cache, admission) if promised else int(admission.cached[0])
@@ -264,7 +269,7 @@ class Scheduler:
         return True
 
     def _retire(self) -> None:
-        """Get back blocks that work in flight held: logits were read, so there is next to nothing to wait for."""
+        """Get back blocks that work in flight held: logits were read, so there is little to wait for."""
         if self._asynchronous:
             self._cache.synchronize()
 

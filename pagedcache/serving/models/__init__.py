@@ -1,6 +1,7 @@
 """Real models in NumPy, whose keys and values live in a paged cache and nowhere else."""
 
 from pagedcache.serving.models.fetch import find_model
+from pagedcache.serving.models.fingerprint import model_fingerprint
 from pagedcache.serving.models.gemma import GemmaModel
 from pagedcache.serving.models.gemma_config import GemmaConfig
 from pagedcache.serving.models.gguf_file import GGUFFile
@@ -23,4 +24,5 @@ __all__ = [
     "Tokenizer",
     "find_model",
     "load_model",
+    "model_fingerprint",
 ]

@@ -1,0 +1,108 @@
+"""An engine over a cache with tiers: the same tokens, less to compute, after a restart too; a bad tier costs time."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tiered import Faulty
+
+from pagedcache import KVCache
+from pagedcache.serving import Engine, beam_search
+from pagedcache.tiers import DiskTier, HostTier
+
+RANDOM = np.random.default_rng(3)
+PROMPTS = [RANDOM.integers(0, 256, size).tolist() for size in (40, 25, 61, 40, 33)]
+
+
+def cache_over(tiny, *tiers, num_blocks=40, **options):
+    """A cache for the tiny model in blocks of four tokens, over tiers."""
+    spec = dataclasses.replace(tiny[0].cache_spec(block_size=4), fingerprint=b"tiny")
+    return KVCache(spec, num_blocks=num_blocks, tiers=tiers, **options)
+
+
+def texts(tiny, cache, prompts=PROMPTS, **options):
+    """The tokens of each prompt's text, and the engine's report."""
+    with Engine(tiny[0], cache, ends=(), step_tokens=32, **options) as engine:
+        requests = [engine.submit(prompt, max_tokens=12) for prompt in prompts]
+        engine.run()
+        return [request.completions[0].tokens for request in requests], engine.report
+
+
+@pytest.fixture
+def expected(tiny):
+    with cache_over(tiny, num_blocks=200) as cache:
+        return texts(tiny, cache)[0]
+
+
+def test_texts_are_the_same_and_less_is_computed(tiny, expected):
+    with cache_over(tiny, HostTier("4 MiB"), num_blocks=24) as cache:
+        for round in range(3):
+            found, report = texts(tiny, cache)
+            assert found == expected
+            assert round == 0 or report.reused_tokens >= sum(len(prompt) // 4 * 4 - 4 for prompt in PROMPTS)
+        assert cache.stats().evictions > 0
+
+
+def test_after_a_restart_nothing_is_computed_again(tiny, tmp_path, expected):
+    with cache_over(tiny, DiskTier(tmp_path / "blocks", "4 MiB"), num_blocks=200) as cache:
+        assert texts(tiny, cache)[0] == expected
+    with cache_over(tiny, DiskTier(tmp_path / "blocks", "4 MiB"), num_blocks=200, backend="numpy") as cache:
+        longer = [prompt + text for prompt, text in zip(PROMPTS, expected, strict=True)]
+        _, report = texts(tiny, cache, longer)
+        assert report.reused_tokens >= sum((len(prompt) - 1) // 4 * 4 for prompt in longer)
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap", "never"])
+def test_any_preemption(tiny, expected, preemption):
+    with cache_over(tiny, HostTier("4 MiB"), num_blocks=24) as cache:
+        assert texts(tiny, cache, preemption=preemption)[0] == expected
+        assert texts(tiny, cache, preemption=preemption)[0] == expected
+
+
+@pytest.mark.parametrize("method", ["longest_prefix", "prepare_load", "load", "wrong", "store", "complete_store"])
+def test_a_failing_tier_costs_time_only(tiny, expected, method):
+    tier = Faulty("4 MiB")
+    with cache_over(tiny, tier, num_blocks=24) as cache:
+        texts(tiny, cache)
+        tier.failing.add(method)
+        assert texts(tiny, cache)[0] == expected
+
+
+def test_a_tier_that_fails_and_returns_in_between(tiny, expected):
+    tier = Faulty("4 MiB")
+    with cache_over(tiny, tier, num_blocks=24) as cache, Engine(tiny[0], cache, ends=(), step_tokens=32) as engine:
+        requests = [engine.submit(prompt, max_tokens=12) for prompt in 4 * PROMPTS]
+        turns = 0
+        while not engine.idle:
+            engine.step()
+            turns += 1
+            (tier.failing.add if turns % 7 < 3 else tier.failing.discard)("load" if turns % 2 else "store")
+        assert [request.completions[0].tokens for request in requests] == 4 * expected
+
+
+def test_those_that_run_go_on_while_a_load_is_slow(tiny):
+    tier = Faulty("4 MiB")
+    with cache_over(tiny, tier, num_blocks=200) as cache:
+        texts(tiny, cache, PROMPTS[2:3])
+        cache.flush()
+        cache.evict(200)
+        with Engine(tiny[0], cache, ends=()) as engine:
+            running = engine.submit(PROMPTS[1], max_tokens=40)
+            engine.step()
+            tier.gate.clear()
+            waiting = engine.submit(PROMPTS[2], max_tokens=4)
+            while not running.done:
+                engine.step()
+            assert waiting.started is None and len(running.completions[0].tokens) == 40
+            tier.gate.set()
+            engine.run()
+            assert waiting.found_tokens == 60
+
+
+def test_beams_find_their_prompt(tiny):
+    with cache_over(tiny, HostTier("4 MiB"), num_blocks=60, max_sequences=4) as cache:
+        first = beam_search(tiny[0], None, [PROMPTS[0]], cache, beams=3, max_tokens=8, ends=frozenset())
+        cache.evict(60)
+        again = beam_search(tiny[0], None, [PROMPTS[0]], cache, beams=3, max_tokens=8, ends=frozenset())
+        assert again.completions[0].tokens == first.completions[0].tokens
+        assert again.report.reused_tokens == 36
