@@ -189,6 +189,8 @@ class RedisTier:
         """Send the bytes of the wanted blocks, under names that last a minute."""
         form, frame = self._bound()
         require_places(form, places, range(form.layers), len(store.wanted), "from")
+        if not len(store.wanted):
+            return
         digests = [store.keys[i] for i in store.wanted]
         names, mark = self._names(digests), os.urandom(8).hex().encode()
         waiting = [b"%b:store-%b" % (name, mark) for name in names]

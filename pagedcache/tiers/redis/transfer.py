@@ -15,7 +15,7 @@ from pagedcache.tiers._checked import checksums
 from pagedcache.tiers.block_format import BlockFormat
 from pagedcache.tiers.protocol import Bytes, Places
 from pagedcache.tiers.redis.frame import Frame
-from pagedcache.tiers.redis.wire import Refused, Wire, command
+from pagedcache.tiers.redis.wire import Buffer, Refused, Wire, command
 
 __all__ = ["STAGED_SECONDS", "batches", "fetch", "require_places", "stage"]
 
@@ -91,20 +91,19 @@ def stage(wire: Wire, names: Sequence[bytes], digests: Sequence[bytes], frame: F
     """Put blocks on the server under names that last a minute; which of them it took."""
     arrays: list[Bytes] = list(chain.from_iterable(places.layers))
     nbytes = frame.nbytes + sum(array.shape[1] for array in arrays)
+    end = b"\r\n$2\r\nEX\r\n$%d\r\n%d\r\n" % (len(str(STAGED_SECONDS)), STAGED_SECONDS)
     taken: list[bool] = []
+    due = 0
     for part in batches(len(names), nbytes):
         rows = places.rows[part]
-        crcs = np.stack([checksums(layer, rows) for layer in places.layers], axis=1)
-        send: list[bytes | Bytes] = []
+        crcs = np.stack([checksums(layer, rows) for layer in places.layers], axis=1)  # while the last batch is taken
+        send: list[Buffer] = []
         for row, name, digest, sums in zip(rows.tolist(), names[part], digests[part], crcs, strict=True):
-            send.append(
-                b"*5\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b" % (len(name), name, nbytes, frame.header(digest, sums))
-            )
-            send.extend(array[row] for array in arrays)
-            send.append(b"\r\n$2\r\nEX\r\n$%d\r\n%d\r\n" % (len(b"%d" % STAGED_SECONDS), STAGED_SECONDS))
-        wire.send(send, len(rows))
-        taken.extend(not isinstance(reply, Refused) for reply in wire.replies(len(rows)))
-    return taken
+            head = len(name), name, nbytes, frame.header(digest, sums)
+            send += [b"*5\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b" % head, *(array[row] for array in arrays), end]
+        taken += [not isinstance(reply, Refused) for reply in wire.replies(due)]
+        wire.send(send, due := len(rows))
+    return taken + [not isinstance(reply, Refused) for reply in wire.replies(due)]
 
 
 def require_places(form: BlockFormat, places: Places, layers: range, count: int, way: Literal["into", "from"]) -> None:
@@ -114,12 +113,14 @@ def require_places(form: BlockFormat, places: Places, layers: range, count: int,
     rows = places.rows[:count]
     if len(rows) < count:
         raise ValueError(f"{len(rows)} rows for {count} blocks")
+    if not count:
+        return  # NumPy's empty arrays have strides of any kind
     for arrays in (places.layers[layer] for layer in layers):
         widths = [array.shape[1] for array in arrays]
         if sum(widths) != form.record_nbytes:
             raise ValueError(f"pieces of {widths} bytes, together {sum(widths)}; a record has {form.record_nbytes}")
         for array in arrays:
-            if count and not 0 <= rows.min() <= rows.max() < len(array):
+            if not 0 <= rows.min() <= rows.max() < len(array):
                 raise ValueError(f"rows {rows.min()} to {rows.max()}; an array has {len(array)}")
             if array.dtype != np.uint8 or (array.shape[1] > 1 and array.strides[1] != 1):
                 raise ValueError(f"an array of {array.dtype} with strides {array.strides}; rows must be compact bytes")

@@ -7,6 +7,7 @@ connection out of step; `reusable` tells, and who holds it throws it away then.
 
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -59,10 +60,14 @@ class Wire:
     """
 
     def __init__(self, sock: socket.socket, timeout: float) -> None:
-        sock.settimeout(timeout)
         self._sock = sock
         self._timeout = timeout
         self._scattered = not isinstance(sock, ssl.SSLSocket)  # sendmsg and recvmsg_into, which TLS lacks
+        sock.settimeout(None if self._scattered else timeout)
+        if self._scattered:  # the kernel keeps the time: Python would poll before every call, and MSG_WAITALL not wait
+            limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1e6) or 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._read = bytearray()  # received, and not asked for yet
         self._pending = 0  # replies that are due
         self._until = 0.0
@@ -130,7 +135,7 @@ class Wire:
         views = _views([head, *pieces, tail])
         first = seen = 0
         while first < len(views):
-            got = self._into(views, first)
+            got = self._into(views, first, whole=seen == len(head))
             if seen < len(head):
                 seen += got
                 if head[:seen] != expected[:seen]:
@@ -147,11 +152,12 @@ class Wire:
             raise BadReply(f"the server replied {head!r} and more, where bytes of a block are due")
         return False
 
-    def _into(self, views: list[memoryview], first: int) -> int:
-        """Receive something into the views from the first on; how many bytes."""
+    def _into(self, views: list[memoryview], first: int, whole: bool) -> int:
+        """Receive something into the views from the first on, if possible the whole of them; how many bytes."""
         self._require_time()
         if self._scattered:
-            got = self._sock.recvmsg_into(views[first : first + BUFFERS])[0]
+            flags = socket.MSG_WAITALL if whole else 0
+            got = self._sock.recvmsg_into(views[first : first + BUFFERS], 0, flags)[0]
         else:
             got = self._sock.recv_into(views[first])
         if not got:
