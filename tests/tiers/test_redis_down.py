@@ -1,11 +1,15 @@
 """Servers that are away, die, hang, lie or are full: misses, and calls that come back."""
 
+import dataclasses
+import threading
 import time
 
 import pytest
-from redis_setting import FORM, empty_places, free_port, got, keys_of, put, random_places, records, tier_at
+from redis_setting import FORM, SPEC, empty_places, free_port, got, keys_of, put, random_places, records, tier_at
 
-from pagedcache.tiers import RedisTier
+from pagedcache.tiers import BlockFormat, Places, RedisTier
+
+BIG = BlockFormat.of(dataclasses.replace(SPEC, block_size=512))
 
 
 def everything(tier, keys, places):
@@ -23,7 +27,7 @@ def calm_tier(server, **arguments):
     return tier_at(server.url, max_failures=1000, retry_after=0.01, **arguments)
 
 
-def test_a_dead_server_is_a_miss(own_server):
+def test_a_dead_server_is_a_miss():
     pytest.importorskip("redis")
     tier = tier_at(f"redis://127.0.0.1:{free_port()}", retry_after=1000)
     everything(tier, keys_of(2), random_places(FORM, 2))
@@ -93,6 +97,41 @@ def test_a_server_killed_in_a_store_loses_it(own_server, moment):
     time.sleep(0.02)
     assert tier.complete_store(store) == 0 == tier.longest_prefix(keys)
     assert put(tier, keys, places) == 3
+    tier.close()
+
+
+# T09: while a server dies and comes back, threads that use it get right bytes or none.
+def test_t09_a_server_killed_under_load_serves_no_wrong_byte(own_server):
+    server, stop, wrong, loaded = own_server(), threading.Event(), [], []
+    keys, places = keys_of(64), random_places(BIG, 64)
+    tier = tier_at(server.url, BIG, max_failures=3, retry_after=0.01)
+    content = records(BIG, places)
+
+    def work(first):
+        while not stop.is_set():
+            part = slice(first, first + 16)
+            put(tier, keys[part], Places(places.layers, places.rows[part]))
+            found = got(tier, BIG, keys[part])
+            loaded.append(len(found))
+            if not (found == content[part][: len(found)]).all():
+                wrong.append(first)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (0, 16, 32, 48)]
+    for thread in threads:
+        thread.start()
+    for _ in range(6):
+        time.sleep(0.1)
+        server.kill()
+        time.sleep(0.05)
+        server.start()
+    until = time.monotonic() + 20
+    while tier.longest_prefix(keys) < 64 and time.monotonic() < until:
+        time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong and 0 in loaded and 16 in loaded
+    assert (got(tier, BIG, keys) == content).all()
     tier.close()
 
 
