@@ -13,7 +13,7 @@ import pytest
 import pagedcache
 
 EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "msgspec", "prometheus_client", "rich", "threadpoolctl"}
-EXTRAS |= {"tokenizers", "torch", "transformers", "zmq"}
+EXTRAS |= {"redis", "tokenizers", "torch", "transformers", "zmq"}
 NEEDS_EXTRAS = ("pagedcache.cli", "pagedcache.serving")
 
 

@@ -1,5 +1,7 @@
 """Slower places where blocks live: host memory, disk, a server."""
 
+from typing import TYPE_CHECKING, Any
+
 from pagedcache.tiers.block_format import BlockFormat
 from pagedcache.tiers.disk import DiskTier
 from pagedcache.tiers.host import HostTier
@@ -7,15 +9,27 @@ from pagedcache.tiers.protocol import Load, Places, Store, Tier, TierStats
 from pagedcache.tiers.second_hit import SecondHit
 from pagedcache.tiers.storing import store_blocks
 
+if TYPE_CHECKING:
+    from pagedcache.tiers.redis import RedisTier
+
 __all__ = [
     "BlockFormat",
     "DiskTier",
     "HostTier",
     "Load",
     "Places",
+    "RedisTier",
     "SecondHit",
     "Store",
     "Tier",
     "TierStats",
     "store_blocks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RedisTier":  # when it is asked for: most caches have none
+        from pagedcache.tiers.redis import RedisTier
+
+        return RedisTier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
