@@ -52,7 +52,7 @@ class Index:
         if check_file(path) is None:
             if readonly:
                 raise TierError(f"{path} is not there: only a writer creates it")
-            create_file(path)
+            create_file(path, sync=sync)
         for beside in ("-wal", "-shm", "-journal"):
             check_file(path.with_name(path.name + beside))
         with self._told("opening"):
@@ -203,6 +203,12 @@ class Index:
     def unpin(self, name: str) -> None:
         """Drop a name's pins, inside a transaction."""
         self._database.execute("DELETE FROM pins WHERE name = ?", (name,))
+
+    def compact(self) -> None:
+        """Give back the room of rows that are gone."""
+        with self._told("compacting"):
+            self._database.execute("VACUUM")
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def problems(self) -> list[str]:
         """What SQLite finds wrong; for a thorough look."""
