@@ -29,6 +29,7 @@ __all__ = [
     "lock",
     "make_folder",
     "put_file",
+    "sync_folder",
     "told",
     "unlock",
 ]
