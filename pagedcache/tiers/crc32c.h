@@ -4,10 +4,11 @@
  * stretches of LANE bytes are taken side by side, and put together: the CRC of a stretch followed by LANE zero bytes is
  * a linear map of its CRC, kept as four tables of 256 (pc_lane). Elsewhere a table takes one byte at a time.
  *
- * Processors that multiply polynomials in 64 bytes at once (AVX-512 with VPCLMULQDQ) fold instead: a stretch of 16 bytes
- * is, modulo the polynomial, the same as its product with x^n that lies n bits further on (pc_fold). What is left of a
- * long text are 16 bytes with the same CRC. Records of 68 KiB in the second cache: 30 GB/s so, 9 GB/s by the
- * instruction (Sapphire Rapids); reading from the page cache gives 4 to 5, so it is this that keeps verified reads fast.
+ * Processors that multiply polynomials in 64 bytes at once (AVX-512 with VPCLMULQDQ) fold instead: a stretch of 16
+ * bytes is, modulo the polynomial, the same as its product with x^n that lies n bits further on (pc_fold). What is left
+ * of a long text are 16 bytes with the same CRC. Records of 68 KiB in the second cache: 30 GB/s so, 9 GB/s by the
+ * instruction (Sapphire Rapids); reading from the page cache gives 4 to 5, so it is this that keeps verified reads
+ * fast.
  */
 #ifndef PAGEDCACHE_CRC32C_H
 #define PAGEDCACHE_CRC32C_H

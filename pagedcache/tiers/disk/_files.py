@@ -29,7 +29,9 @@ __all__ = [
     "lock",
     "make_folder",
     "put_file",
+    "sync_folder",
     "told",
+    "unlock",
 ]
 
 Bytes = NDArray[np.uint8]
@@ -99,10 +101,12 @@ def _require_ours(path: Path, found: os.stat_result) -> None:
         )
 
 
-def create_file(path: Path) -> None:
+def create_file(path: Path, *, sync: bool) -> None:
     """Create an empty file where there is none, for its user alone."""
     with told(f"creating {path}"), contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        if sync:  # a database whose name is lost would be lost with all that it has committed
+            sync_folder(path.parent)
 
 
 def put_file(path: Path, content: bytes, *, sync: bool) -> None:
@@ -162,6 +166,13 @@ def lock(path: Path) -> int:
 
 def close(fd: int) -> None:
     """Close a descriptor."""
+    os.close(fd)
+
+
+def unlock(fd: int) -> None:
+    """Free a lock, also where forked children have its descriptor still."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 

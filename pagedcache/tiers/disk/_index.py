@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pagedcache.errors import CorruptFile, ForeignFormat, TierError
-from pagedcache.tiers.disk._files import check_file, create_file
+from pagedcache.tiers.disk._files import check_file, create_file, sync_folder
 
 __all__ = ["Index", "NotCommitted"]
 
@@ -52,7 +52,7 @@ class Index:
         if check_file(path) is None:
             if readonly:
                 raise TierError(f"{path} is not there: only a writer creates it")
-            create_file(path)
+            create_file(path, sync=sync)
         for beside in ("-wal", "-shm", "-journal"):
             check_file(path.with_name(path.name + beside))
         with self._told("opening"):
@@ -90,9 +90,12 @@ class Index:
         if readonly:
             database.execute("PRAGMA query_only = ON")
         else:
-            if not self._tables() and not self._pragma("application_id"):
+            new = not self._tables() and not self._pragma("application_id")
+            if new:
                 self._create()
             database.execute("PRAGMA journal_mode = WAL")
+            if new and sync:  # or a power cut could bring the journal back by which the creation is undone
+                sync_folder(self.path.parent)
             database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'OFF'}")
             database.execute(f"PRAGMA wal_autocheckpoint = {max(8, wal_nbytes // 4096)}")
             database.execute(f"PRAGMA journal_size_limit = {wal_nbytes}")
@@ -203,6 +206,12 @@ class Index:
     def unpin(self, name: str) -> None:
         """Drop a name's pins, inside a transaction."""
         self._database.execute("DELETE FROM pins WHERE name = ?", (name,))
+
+    def compact(self) -> None:
+        """Give back the room of rows that are gone."""
+        with self._told("compacting"):
+            self._database.execute("VACUUM")
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def problems(self) -> list[str]:
         """What SQLite finds wrong; for a thorough look."""

@@ -14,6 +14,7 @@ from pagedcache.tiers.disk._files import (
     drop_file,
     lock,
     make_folder,
+    unlock,
 )
 from pagedcache.tiers.disk._index import Index
 from pagedcache.tiers.disk._shrinking import shrink
@@ -44,7 +45,7 @@ class Opened:
         finally:
             self.slab.close()
             if self.lock >= 0:
-                close(self.lock)
+                unlock(self.lock)
 
     def abandon(self) -> None:
         """Close the descriptors that a forked child has of its parent's files; the database is left alone."""
@@ -89,7 +90,7 @@ def open_folder(path: Path, form: BlockFormat, size: int, *, readonly: bool, syn
         drop_file(path / (SLAB + ".new"))
         opened = _open(path, form, size, readonly=False, sync=sync)
     except BaseException:
-        close(held)
+        unlock(held)
         raise
     opened.lock = held
     try:

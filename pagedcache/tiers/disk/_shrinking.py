@@ -36,6 +36,7 @@ def shrink(writer: Writer, *, sync: bool) -> None:
         _move(writer, group, low, sync=sync)
     catalog.resize(most)
     writer.slab.resize(most)
+    writer.index.compact()
 
 
 def _groups(digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
