@@ -15,6 +15,7 @@ class Sight:
     group: int
     variants: dict[str, Any]  # window and sink_tokens, for the backend
     chunk: int | None  # tokens of a chunk, in a chunked-local group
+    refusal: str = ""  # why the layer cannot attend
 
 
 def sights_of(spec: CacheSpec) -> list[Sight] | None:
@@ -25,6 +26,7 @@ def sights_of(spec: CacheSpec) -> list[Sight] | None:
     for number, group in enumerate(spec.groups):
         slides = group.kind == "sliding_window"
         variants = {"window": group.window, "sink_tokens": group.sink_tokens} if slides else {}
+        refusal = f"is of group {group.name!r}: it has a state, and nothing to attend to" * (group.kind == "state")
         chunk = group.window if group.kind == "chunked_local" else None
-        sights += [Sight(number, variants, chunk)] * group.layers
+        sights += [Sight(number, variants, chunk, refusal)] * group.layers
     return sights

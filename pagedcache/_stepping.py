@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pagedcache._chunks import ChunkedStep
-from pagedcache._residency import Residency
 from pagedcache._sight import Sight
+from pagedcache._states import States
 from pagedcache._tensors import readable
 from pagedcache.core import Step
 
 __all__ = ["Stepping"]
 
 
-class Stepping(Residency):
+class Stepping(States):
     """Base of KVCache: a step from its opening to its end."""
 
     _sights: list[Sight] | None  # by layer; None where all are of one full group
@@ -137,6 +137,8 @@ class Stepping(Residency):
                 if not 0 <= layer < len(self._sights):
                     self.spec.locate(layer)  # which raises what is wrong with it
                 sight = self._sights[layer]
+                if sight.refusal:
+                    raise ValueError(f"layer {layer} {sight.refusal}")
                 if sight.group and step.owner is None:
                     raise ValueError(
                         "a step from arrays has the tables of one layer group: it may read layers of the first"

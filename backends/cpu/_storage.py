@@ -13,7 +13,7 @@ class CpuStorage(HostStorage):
 
     def _changed(self) -> None:
         planes, spec = self._planes, self.spec
-        where = [spec.locate(layer) for layer in range(spec.layers)] if planes else []
+        where = [spec.locate(layer) for layer in spec.kv_layers] if planes else []
         self.places = tuple(Layer(spec, group, self.num_blocks, planes[plane]) for group, plane in where)
 
     def place(self, layer: int) -> Layer:
