@@ -19,6 +19,8 @@ def explained(spec: "CacheSpec", num_blocks: int | None) -> str:
     ]
     lines += [_tokens(spec, group) for group in spec.kv_groups]
     lines += [_state(spec, group, blocks) for group, blocks in zip(spec.state_groups, spec.state_blocks, strict=True)]
+    if spec.shared_layers:
+        lines.append(f"{len(spec.shared_layers)} more layers read the K and V of these")
     if num_blocks is not None:
         size = readable(spec.pool_nbytes(num_blocks))
         tokens = f"{num_blocks * spec.block_size} tokens" if spec.num_groups == 1 else "for all groups together"

@@ -1,6 +1,6 @@
-"""Which layer of a cache is where: in which group, and at which place of it."""
+"""Which layer of a cache is where: in which group, and at which place of it; or whose K and V it reads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from pagedcache._sizes import integer
 if TYPE_CHECKING:
     from pagedcache.spec import CacheSpec
 
-__all__ = ["LayerPlaces", "StatePlace", "ordered", "plane_layers", "state_place"]
+__all__ = ["LayerPlaces", "StatePlace", "ordered", "pairs_of", "plane_layers", "state_place"]
 
 
 def ordered(groups: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
@@ -27,11 +27,32 @@ def ordered(groups: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
     return given
 
 
+def pairs_of(shared: Mapping[int, int] | Iterable[tuple[int, int]], layers: int) -> tuple[tuple[int, int], ...]:
+    """Return (layer, layer whose K and V it reads) in ascending order, or raise what is wrong with a pair."""
+    given = list(shared.items() if isinstance(shared, Mapping) else shared)
+    pairs = [(_number(layer, layers), _number(source, layers)) for layer, source in given]
+    sources = dict(pairs)
+    if len(sources) < len(pairs):
+        raise ValueError(f"shared_layers names a layer twice: {given}")
+    for layer, source in pairs:
+        if source in sources:
+            raise ValueError(
+                f"shared_layers says that layer {layer} reads K and V of layer {source}, which has none of its own: "
+                "name the layer that stores them"
+            )
+    return tuple(sorted(sources.items()))
+
+
+def _number(layer: int, layers: int) -> int:
+    return integer("a layer of shared_layers", layer, minimum=0, maximum=layers - 1)
+
+
 class LayerPlaces:
     """Base of CacheSpec: its groups, and where in them each layer is."""
 
     layers: int
     groups: tuple[LayerGroup, ...]
+    shared_layers: tuple[tuple[int, int], ...]
 
     @property
     def num_groups(self) -> int:
@@ -49,9 +70,10 @@ class LayerPlaces:
         return self.groups[len(self.kv_groups) :]
 
     @property
-    def kv_layers(self) -> range:
-        """The layers with K and V."""
-        return range(sum(group.layers for group in self.kv_groups))
+    def kv_layers(self) -> tuple[int, ...]:
+        """The layers with K and V of their own, in the order of groups and planes."""
+        readers, stored = dict(self.shared_layers), len(self.kv_groups)
+        return tuple(n for n, (group, _) in enumerate(self._places) if group < stored and n not in readers)
 
     @property
     def planes(self) -> int:
@@ -60,11 +82,14 @@ class LayerPlaces:
 
     @cached_property
     def _places(self) -> tuple[tuple[int, int], ...]:
-        """Of each layer: they are numbered group by group."""
-        return tuple((number, index) for number, group in enumerate(self.groups) for index in range(group.layers))
+        """Of each layer: they are numbered group by group, those left out that share."""
+        own = iter([(number, index) for number, group in enumerate(self.groups) for index in range(group.layers)])
+        readers = dict(self.shared_layers)
+        places = {layer: next(own) for layer in range(self.layers) if layer not in readers}
+        return tuple(places[readers.get(layer, layer)] for layer in range(self.layers))
 
     def place(self, layer: int) -> tuple[int, int]:
-        """Return the group of a layer and its index there."""
+        """Return the group of a layer and its index there; of a layer that shares K and V, those of the other."""
         if integer("layer", layer, minimum=0) >= self.layers:
             raise ValueError(f"layer {layer} is out of range; the cache has layers 0 to {self.layers - 1}")
         return self._places[layer]

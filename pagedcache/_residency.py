@@ -96,7 +96,7 @@ class Residency(Bookkeeping):
 
     def _layers(self) -> list[int] | None:
         """Layers whose records are all that a block has, whichever group it is of; None: all of them, in any case."""
-        return None if self.spec.num_groups == 1 else plane_layers(self.spec)
+        return None if self.spec.num_groups == 1 and not self.spec.shared_layers else plane_layers(self.spec)
 
     def _swap_out(self, storage: Storage, ids: ArrayLike) -> int:
         """Save the blocks that only `ids` hold, and give them up."""

@@ -18,7 +18,7 @@ every figure here is exactly what a backend's ``allocate`` takes.
 Nothing here knows of sequences, devices or the values stored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, SupportsIndex
 
@@ -27,7 +27,7 @@ import numpy as np
 from pagedcache._dtypes import ITEM_BYTES, SCALED_DTYPES, storage_dtype
 from pagedcache._explain import explained
 from pagedcache._layer_group import LayerGroup, resolved
-from pagedcache._layer_places import LayerPlaces, ordered
+from pagedcache._layer_places import LayerPlaces, ordered, pairs_of
 from pagedcache._sizes import integer, one_of, parse_bytes
 
 __all__ = ["CacheSpec", "LayerGroup", "parse_bytes"]
@@ -56,6 +56,9 @@ class CacheSpec(LayerPlaces):
     groups : iterable of LayerGroup, optional
         One group of full attention over all layers if not given. What a group leaves out is the spec's, also after
         ``dataclasses.replace(spec, dtype="float16")``.
+    shared_layers : mapping of int to int, optional
+        Layers without K and V of their own, and whose they read: ``{5: 3}`` says that layer 5 attends to the K and V of
+        layer 3, with its window. The groups count only the other layers, and these are numbered group by group.
     max_step_tokens : int, optional
         Most new tokens of one sequence in one step; required where a window exists.
     fingerprint : bytes, optional
@@ -83,6 +86,7 @@ class CacheSpec(LayerPlaces):
     block_size: int = field(kw_only=True)
     layout: str = field(kw_only=True)
     groups: tuple[LayerGroup, ...] = field(kw_only=True)
+    shared_layers: tuple[tuple[int, int], ...] = field(kw_only=True)
     max_step_tokens: int | None = field(kw_only=True)
     fingerprint: bytes | None = field(kw_only=True)
 
@@ -97,6 +101,7 @@ class CacheSpec(LayerPlaces):
         block_size: int = 16,
         layout: str = "NHD",
         groups: Iterable[LayerGroup] | None = None,
+        shared_layers: Mapping[int, int] | Iterable[tuple[int, int]] = (),
         max_step_tokens: int | None = None,
         fingerprint: bytes | None = None,
     ) -> None:
@@ -116,10 +121,15 @@ class CacheSpec(LayerPlaces):
         if fingerprint is not None and not isinstance(fingerprint, bytes):
             raise TypeError(f"fingerprint is {type(fingerprint).__name__}; it must be bytes")
         put("fingerprint", fingerprint)
-        given = [LayerGroup(self.layers)] if groups is None else groups
+        put("shared_layers", pairs_of(shared_layers, self.layers))
+        own_layers = self.layers - len(self.shared_layers)
+        given = [LayerGroup(own_layers)] if groups is None else groups
         put("groups", ordered(resolved(group, self) for group in given))
-        if (total := sum(group.layers for group in self.groups)) != self.layers:
-            raise ValueError(f"the groups have {total} layers together; the spec says layers={self.layers}")
+        if (total := sum(group.layers for group in self.groups)) != own_layers:
+            less = f" less {len(self.shared_layers)} that share K and V" if self.shared_layers else ""
+            raise ValueError(f"the groups have {total} layers together; the spec says layers={self.layers}{less}")
+        for _, source in self.shared_layers:
+            self.locate(source)  # which raises where that is a state
         own = _shape(self)  # what the arrays have; several shapes are for backends with mixed groups
         if len(shapes := {_shape(group) for group in self.kv_groups}) == 1 and own not in shapes:
             every = shapes.pop()
