@@ -29,7 +29,7 @@ class Capabilities:
         lacking = [f"layout {spec.layout!r} (has {_listed(self.layouts)})"] * (spec.layout not in self.layouts)
         if spec.block_size > self.max_block_size:
             lacking.append(f"block_size {spec.block_size} (has at most {self.max_block_size})")
-        for group in spec.groups:
+        for group in spec.kv_groups:
             if self.max_head_dim is not None and (size := max(group.head_dim, group.v_head_dim)) > self.max_head_dim:
                 lacking.append(f"head size {size} (has at most {self.max_head_dim})")
             if group.dtype not in self.dtypes:
@@ -38,9 +38,9 @@ class Capabilities:
                 if size not in self.head_dims:  # type: ignore[operator]
                     lacking.append(f"head size {size} (has {_listed(self.head_dims or ())})")
         needed = {
-            "window": any(g.window is not None for g in spec.groups),
-            "sink_tokens": any(g.sink_tokens for g in spec.groups),
-            "mixed_groups": len({(g.kv_heads, g.head_dim, g.v_head_dim, g.dtype) for g in spec.groups}) > 1,
+            "window": any(g.window is not None for g in spec.kv_groups),
+            "sink_tokens": any(g.sink_tokens for g in spec.kv_groups),
+            "mixed_groups": len({(g.kv_heads, g.head_dim, g.v_head_dim, g.dtype) for g in spec.kv_groups}) > 1,
         }
         for variant in sorted(name for name, wanted in needed.items() if wanted and name not in self.variants):
             lacking.append(f"{variant} (has {_listed(self.variants)})")

@@ -109,7 +109,8 @@ class Backend(Protocol):
 
     def read_blocks(self, storage: OwnStorage, ids: Array, layers: Sequence[int] | None = None,
                     into: Array | None = None) -> Array:
-        """Records uint8 [ids, layers, spec.record_nbytes]: K, V, K scales, V scales; always NHD."""
+        """Records uint8 [ids, layers, spec.record_nbytes]: K, V, K scales, V scales; always NHD. By default of
+        spec.kv_layers."""
 
     def write_blocks(self, storage: OwnStorage, ids: Array, data: Array, layers: Sequence[int] | None = None) -> None:
         """Store what read_blocks returned, whatever the layout it was read from."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pagedcache._bookkeeping import Bookkeeping
+from pagedcache._layer_places import plane_layers
 from pagedcache.backends import Backend, Storage
 from pagedcache.spec import CacheSpec
 
@@ -95,12 +96,8 @@ class Residency(Bookkeeping):
             return len(blocks)
 
     def _layers(self) -> list[int] | None:
-        """Layers whose records are all that a block has, whichever group it is of: those of the largest group."""
-        if self.spec.num_groups == 1:
-            return None
-        sizes = [group.layers for group in self.spec.groups]
-        first = sum(sizes[: sizes.index(max(sizes))])
-        return list(range(first, first + max(sizes)))
+        """Layers whose records are all that a block has, whichever group it is of; None: all of them, in any case."""
+        return None if self.spec.num_groups == 1 and not self.spec.shared_layers else plane_layers(self.spec)
 
     def _swap_out(self, storage: Storage, ids: ArrayLike) -> int:
         """Save the blocks that only `ids` hold, and give them up."""

@@ -63,9 +63,9 @@ class Stepping(Tiering):
         q : [tokens, q_heads, head_dim]
             Queries of the step's tokens, in step order; ``q_heads`` a multiple of the spec's kv_heads.
         k, v : [tokens, kv_heads, head_dim] and [tokens, kv_heads, v_head_dim], or both None
-            None: K/V are there already, only read. Finite where the storage has scales (int8, float8_e4m3).
-            float32, float16 or bfloat16, the last as ml_dtypes or CPU tensors of torch or, in a bfloat16
-            cache, uint16; like q.
+            None: K/V are there already, only read; so always in a layer of the spec's `shared_layers`. Finite where the
+            storage has scales (int8, float8_e4m3). float32, float16 or bfloat16, the last as ml_dtypes or CPU
+            tensors of torch or, in a bfloat16 cache, uint16; like q.
         step : Step
             The open step, from `extend`; or, to read only, a Step.from_arrays over this cache's storage.
         scale : float, optional
@@ -142,6 +142,12 @@ class Stepping(Tiering):
                 if not 0 <= layer < len(self._sights):
                     self.spec.locate(layer)  # which raises what is wrong with it
                 sight = self._sights[layer]
+                if sight.refusal:
+                    raise ValueError(f"layer {layer} {sight.refusal}")
+                if sight.source is not None and k is not None:
+                    raise ValueError(
+                        f"layer {layer} reads K and V of layer {sight.source} (shared_layers): give None for k and v"
+                    )
                 if sight.group and step.owner is None:
                     raise ValueError(
                         "a step from arrays has the tables of one layer group: it may read layers of the first"

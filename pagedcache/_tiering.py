@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache._bookkeeping import Border, Keys, Prompts
-from pagedcache._residency import Residency
+from pagedcache._states import States
 from pagedcache.core import BlockPool, Step
 from pagedcache.keys import Namespace
 
@@ -20,7 +20,7 @@ __all__ = ["Tiering"]
 MORE_EVENTS = 4096  # as the core's log: beyond one for each block
 
 
-class Tiering(Residency):
+class Tiering(States):
     """Base of KVCache: its tiers."""
 
     pool: BlockPool

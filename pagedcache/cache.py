@@ -103,7 +103,8 @@ class KVCache(Loading):
     Notes
     -----
     Layers of a windowed group see only what their window shows, and blocks behind it are given back while the
-    sequence runs. Calls from several threads are safe: they run one after the other.
+    sequence runs. With state groups no prefix is found: the state behind it is not kept. Calls from several threads
+    are safe: they run one after the other.
 
     Examples
     --------
@@ -165,8 +166,9 @@ class KVCache(Loading):
             events=events or ("digests" if tiers else None),
             max_pinned=max_pinned,
             fingerprint=spec.fingerprint or b"",
-            side_groups=[(g.window, g.sink_tokens, g.kind == "chunked_local") for g in spec.groups[1:]],
+            side_groups=[(g.window, g.sink_tokens, g.kind == "chunked_local") for g in spec.kv_groups[1:]],
             max_step_tokens=spec.max_step_tokens,
+            state_blocks=spec.state_blocks,
         )
         self._sights = sights_of(spec)
         self.storage: Storage | None = None

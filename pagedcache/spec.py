@@ -10,22 +10,25 @@ for int8 and fp8) over all blocks, and holds layer ``j`` of whichever group owns
     ...                                                              with `planes` layers
     block n         K | V          K | V             padding         ... with fewer layers
 
-There are as many planes as the largest group has layers; a smaller group leaves the last ones
-unused, which :meth:`CacheSpec.explain` reports. Nothing is rounded or aligned between blocks, so
+There are as many planes as the largest group with K and V has layers; a smaller group leaves the
+last ones unused, which :meth:`CacheSpec.explain` reports. A state of fixed size takes whole records
+(a block in one plane), plane after plane and block after block. Nothing is rounded or aligned between blocks, so
 every figure here is exactly what a backend's ``allocate`` takes.
 
 Nothing here knows of sequences, devices or the values stored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 
 from pagedcache._dtypes import ITEM_BYTES, SCALED_DTYPES, storage_dtype
+from pagedcache._explain import explained
 from pagedcache._layer_group import LayerGroup, resolved
-from pagedcache._sizes import integer, one_of, parse_bytes, readable
+from pagedcache._layer_places import LayerPlaces, ordered, pairs_of
+from pagedcache._sizes import integer, one_of, parse_bytes
 
 __all__ = ["CacheSpec", "LayerGroup", "parse_bytes"]
 
@@ -35,7 +38,7 @@ MAX_BLOCKS = 2**31 - 2  # block ids are int32, and block 0 is reserved
 
 
 @dataclass(frozen=True, init=False)
-class CacheSpec:
+class CacheSpec(LayerPlaces):
     """The shape of a cache, and what it costs.
 
     Parameters
@@ -53,6 +56,9 @@ class CacheSpec:
     groups : iterable of LayerGroup, optional
         One group of full attention over all layers if not given. What a group leaves out is the spec's, also after
         ``dataclasses.replace(spec, dtype="float16")``.
+    shared_layers : mapping of int to int, optional
+        Layers without K and V of their own, and whose they read: ``{5: 3}`` says that layer 5 attends to the K and V of
+        layer 3, with its window. The groups count only the other layers, and these are numbered group by group.
     max_step_tokens : int, optional
         Most new tokens of one sequence in one step; required where a window exists.
     fingerprint : bytes, optional
@@ -80,6 +86,7 @@ class CacheSpec:
     block_size: int = field(kw_only=True)
     layout: str = field(kw_only=True)
     groups: tuple[LayerGroup, ...] = field(kw_only=True)
+    shared_layers: tuple[tuple[int, int], ...] = field(kw_only=True)
     max_step_tokens: int | None = field(kw_only=True)
     fingerprint: bytes | None = field(kw_only=True)
 
@@ -94,6 +101,7 @@ class CacheSpec:
         block_size: int = 16,
         layout: str = "NHD",
         groups: Iterable[LayerGroup] | None = None,
+        shared_layers: Mapping[int, int] | Iterable[tuple[int, int]] = (),
         max_step_tokens: int | None = None,
         fingerprint: bytes | None = None,
     ) -> None:
@@ -113,43 +121,21 @@ class CacheSpec:
         if fingerprint is not None and not isinstance(fingerprint, bytes):
             raise TypeError(f"fingerprint is {type(fingerprint).__name__}; it must be bytes")
         put("fingerprint", fingerprint)
-        put(
-            "groups",
-            tuple(resolved(group, self) for group in ([LayerGroup(self.layers)] if groups is None else groups)),
-        )
-        if (total := sum(group.layers for group in self.groups)) != self.layers:
-            raise ValueError(f"the groups have {total} layers together; the spec says layers={self.layers}")
+        put("shared_layers", pairs_of(shared_layers, self.layers))
+        own_layers = self.layers - len(self.shared_layers)
+        given = [LayerGroup(own_layers)] if groups is None else groups
+        put("groups", ordered(resolved(group, self) for group in given))
+        if (total := sum(group.layers for group in self.groups)) != own_layers:
+            less = f" less {len(self.shared_layers)} that share K and V" if self.shared_layers else ""
+            raise ValueError(f"the groups have {total} layers together; the spec says layers={self.layers}{less}")
+        for _, source in self.shared_layers:
+            self.locate(source)  # which raises where that is a state
         own = _shape(self)  # what the arrays have; several shapes are for backends with mixed groups
-        if len(shapes := {_shape(group) for group in self.groups}) == 1 and own not in shapes:
+        if len(shapes := {_shape(group) for group in self.kv_groups}) == 1 and own not in shapes:
             every = shapes.pop()
             raise ValueError(f"every group has {every}, and the spec {own}: give the groups' values on the spec")
 
     # -- arrays ---------------------------------------------------------------------------------
-
-    @property
-    def num_groups(self) -> int:
-        """How many layer groups there are."""
-        return len(self.groups)
-
-    @property
-    def planes(self) -> int:
-        """Layers of the largest group: how many K and V arrays there are."""
-        return max(group.layers for group in self.groups)
-
-    def locate(self, layer: int) -> tuple[int, int]:
-        """Return the group and the plane (the index within the group) of a layer.
-
-        >>> CacheSpec(5, 1, 64, groups=[LayerGroup(3), LayerGroup(2)]).locate(4)
-        (1, 1)
-        """
-        plane = integer("layer", layer, minimum=0)
-        if plane >= self.layers:
-            raise ValueError(f"layer {layer} is out of range; the cache has layers 0 to {self.layers - 1}")
-        for number, group in enumerate(self.groups):
-            if plane < group.layers:
-                return number, plane
-            plane -= group.layers
-        raise AssertionError("the groups cover every layer")
 
     @property
     def storage_dtype(self) -> np.dtype[Any]:
@@ -198,6 +184,19 @@ class CacheSpec:
         group = self.groups[self.locate(layer)[0]]
         return self.block_size * (group.key_bytes + group.value_bytes + 2 * group.scale_bytes)
 
+    def state_records(self, group: LayerGroup) -> int:
+        """Records (a block in one plane each) that the state of one layer of a state group takes."""
+        return -(-group.state_nbytes // (self.bytes_per_block // self.planes))
+
+    @property
+    def state_blocks(self) -> tuple[int, ...]:
+        """Blocks that one copy of a sequence's states takes in each state group.
+
+        >>> CacheSpec(3, 1, 8, groups=[LayerGroup(1), LayerGroup(2, "state", state_nbytes=5000)]).state_blocks
+        (10,)
+        """
+        return tuple(-(-group.layers * self.state_records(group) // self.planes) for group in self.state_groups)
+
     def pool_nbytes(self, num_blocks: int) -> int:
         """Bytes that a pool of `num_blocks` usable blocks takes, the reserved block included."""
         return (integer("num_blocks", num_blocks, maximum=MAX_BLOCKS) + 1) * self.bytes_per_block
@@ -223,17 +222,18 @@ class CacheSpec:
         """Return how many blocks a sequence of `length` tokens takes in all groups together.
 
         A window of W tokens with S sinks keeps at most
-        ``cdiv(W - 1 + max_step_tokens * steps_in_flight) + 1 + cdiv(S)`` blocks.
+        ``cdiv(W - 1 + max_step_tokens * steps_in_flight) + 1 + cdiv(S)`` blocks. Of a state there is one copy more
+        than steps may be in flight.
         """
         tokens = integer("length", length, minimum=0)
         total = 0
-        for group in self.groups:
+        for group in self.kv_groups:
             blocks = self._cdiv(tokens)
             if group.window is not None and self.max_step_tokens is not None:
                 kept = group.window - 1 + self.max_step_tokens * steps_in_flight
                 blocks = min(blocks, self._cdiv(kept) + 1 + self._cdiv(group.sink_tokens))
             total += blocks
-        return total
+        return total + (steps_in_flight + 1) * sum(self.state_blocks if tokens else ())
 
     def sequences_that_fit(
         self, length: int, *, num_blocks: int | None = None, memory: str | SupportsIndex | None = None
@@ -255,23 +255,9 @@ class CacheSpec:
         group 'full': 30 layers, 3 heads, K 64 and V 64 wide; 0.0 % of a block unused
         727 usable blocks in 511.88 MiB: 11632 tokens
         """
-        lines = [
-            f"{readable(self.bytes_per_token)} a token, {readable(self.bytes_per_block)} a block of "
-            f"{self.block_size} tokens: {self.planes} planes, {self.dtype}, {self.layout}"
-        ]
-        for g in self.groups:
-            used = g.layers * self.block_size * (g.key_bytes + g.value_bytes + 2 * g.scale_bytes)
-            lines.append(
-                f"group {g.name!r}: {g.layers} layers, {g.kv_heads} heads, K {g.head_dim} and V {g.v_head_dim} wide; "
-                f"{100 * (1 - used / self.bytes_per_block):.1f} % of a block unused"
-            )
         if memory is not None:
             num_blocks = self.blocks_for(memory)
-        if num_blocks is not None:
-            size = readable(self.pool_nbytes(num_blocks))
-            tokens = f"{num_blocks * self.block_size} tokens" if self.num_groups == 1 else "for all groups together"
-            lines.append(f"{num_blocks} usable blocks in {size}: {tokens}")
-        return "\n".join(lines)
+        return explained(self, num_blocks)
 
     def _cdiv(self, tokens: int) -> int:
         return -(-tokens // self.block_size)

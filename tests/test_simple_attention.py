@@ -118,7 +118,9 @@ def test_storage_types(dtype):
     raw = s.manager.pages[0].keys
     assert raw.dtype == s.manager.spec.storage_dtype
     if raw.dtype != np.uint16:
-        np.testing.assert_allclose(out, dense(query, s.stored("a").astype(np.float32)), atol=1e-6)
+        stored = s.stored("a").astype(np.float32)
+        native = s.manager.backend.capabilities.precisions[dtype] == "native"  # a processor that multiplies bfloat16
+        np.testing.assert_allclose(out, dense(query, stored), atol=1e-2 * np.abs(stored).max() if native else 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3"])

@@ -9,17 +9,20 @@ __all__ = ["CpuStorage"]
 class CpuStorage(HostStorage):
     """A HostStorage whose planes C knows by address."""
 
-    places: tuple[Layer, ...] = ()  # one per layer; none once closed
+    places: tuple[Layer | None, ...] = ()  # one per layer, None for those with a state; none once closed
 
     def _changed(self) -> None:
         planes, spec = self._planes, self.spec
-        where = [spec.locate(layer) for layer in range(spec.layers)] if planes else []
-        self.places = tuple(Layer(spec, group, self.num_blocks, planes[plane]) for group, plane in where)
+        where = [spec.place(layer) for layer in range(spec.layers)] if planes else []
+        self.places = tuple(
+            None if spec.groups[group].kind == "state" else Layer(spec, group, self.num_blocks, planes[plane])
+            for group, plane in where
+        )
 
     def place(self, layer: int) -> Layer:
         """Where K and V of a layer are; CacheClosed after close()."""
-        if type(layer) is int and 0 <= layer < len(self.places):
-            return self.places[layer]
+        if type(layer) is int and 0 <= layer < len(self.places) and (place := self.places[layer]) is not None:
+            return place
         index = self.spec.locate(layer)[1]
         _ = self.planes[index]
-        return self.places[layer]
+        return self.places[layer]  # type: ignore[return-value]

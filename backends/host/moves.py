@@ -128,7 +128,7 @@ def _nhd(blocks: npt.NDArray[Any], storage: HostStorage) -> npt.NDArray[Any]:
 
 def _layers(storage: HostStorage, layers: Sequence[int] | None) -> list[int]:
     if layers is None:
-        return list(range(storage.spec.layers))
+        return list(storage.spec.kv_layers)
     numbers: list[int] = indices("layers", layers).tolist()
     for number in numbers:
         storage.spec.locate(number)

@@ -47,7 +47,7 @@ class HostStorage:
     """
 
     def __init__(self, spec: CacheSpec, num_blocks: int, buffers: Sequence[Sequence[Any]] | None = None) -> None:
-        if len({(g.kv_heads, g.head_dim, g.v_head_dim, g.dtype) for g in spec.groups}) > 1:
+        if len({(g.kv_heads, g.head_dim, g.v_head_dim, g.dtype) for g in spec.kv_groups}) > 1:
             raise NotImplementedError("layer groups of different K/V shapes in one pool")
         self.spec = spec
         self.num_blocks = num_blocks

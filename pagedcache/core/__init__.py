@@ -8,7 +8,7 @@ from pagedcache.core.lfu_da import LFUDA
 from pagedcache.core.namespace_quotas import NamespaceQuotas
 from pagedcache.core.never_hit_first import NeverHitFirst
 from pagedcache.core.priority_ttl import PriorityTTL
-from pagedcache.core.results import Admission, AdmitStatus, CacheStats
+from pagedcache.core.results import Admission, AdmitStatus, CacheStats, StateBlocks
 from pagedcache.core.s3_fifo import S3FIFO
 from pagedcache.core.sequence_table import SequenceTable
 from pagedcache.core.step import Step
@@ -28,5 +28,6 @@ __all__ = [
     "NeverHitFirst",
     "PriorityTTL",
     "SequenceTable",
+    "StateBlocks",
     "Step",
 ]

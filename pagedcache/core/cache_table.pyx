@@ -25,7 +25,7 @@ cdef class CacheTable(PinTable):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None
+        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None, state_blocks=()
     ):
         if events not in (None, "digests", "tokens"):
             raise ValueError(f"events is {events!r}; it is None, 'digests' or 'tokens' (digests and token ids)")

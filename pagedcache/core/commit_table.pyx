@@ -43,6 +43,8 @@ cdef class CommitTable(StepTable):
         ------
         StepOpen
             Tokens would be dropped of a sequence that a newer step goes on from; nothing was changed.
+        PositionReleased
+            Some tokens of a sequence would be dropped, but not all, and the table keeps states; nothing was changed.
         StepClosed
             The step is closed, or not the oldest.
         """
@@ -102,6 +104,8 @@ cdef class CommitTable(StepTable):
                     f"tokens of handle {arrays.ids[i]} (entry {i}) would be dropped, but a newer open step goes on "
                     "from them: abandon that first"
                 )
+        if self.num_state_blocks > 0:
+            self.c_require_whole(arrays, ends)
         return 0
 
     cdef int c_require_path(self, Step step) except -1:
@@ -147,6 +151,8 @@ cdef class CommitTable(StepTable):
         cdef int32_t i, row, first, count, published = 0
         if buffers.group.c.num_copies > 0 or self.num_sides > 0:
             self.pool.policy.c_tick()
+        if self.num_state_blocks > 0:
+            self.c_commit_states(&buffers.c, accepted.ends)
         self.c_use_copies(buffers)
         self.c_drop_sources(&buffers.group.c)       # before rows that go: a source continues their blocks
         for i in range(step.num_sequences):

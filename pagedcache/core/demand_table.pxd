@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint16_t
 
-from pagedcache.core.group_table cimport GroupTable
 from pagedcache.core.row_table cimport MAX_STEPS
+from pagedcache.core.state_table cimport StateTable
 from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
 
 
@@ -18,7 +18,7 @@ cdef struct Demand:
     bint too_long       # because its count is out of range; else its handle may not be named
 
 
-cdef class DemandTable(GroupTable):
+cdef class DemandTable(StateTable):
     cdef StepBuffers buffers    # the first of the chain of num_buffers; a list would be emptied by the collector
     cdef StepArrays *step_arrays[MAX_STEPS]     # theirs, for whoever looks at other steps than its own
     cdef GroupArrays *group_arrays[MAX_STEPS]
@@ -40,6 +40,7 @@ cdef class DemandTable(GroupTable):
         self, GroupArrays *group, int32_t i, int32_t have, const int32_t *table, int32_t last, Demand *demand
     ) noexcept nogil
     cdef void c_demand_more(self, StepBuffers buffers, int32_t i, Demand *demand) noexcept nogil
+    cdef int64_t c_demand_states(self, int32_t rows) noexcept nogil
     cdef void c_forgo(self, const Demand *demand) noexcept nogil
     cdef void c_withhold_sources(self, Demand *demand) noexcept nogil
     cdef void c_put_back(self, StepBuffers buffers, const Demand *demand) noexcept nogil

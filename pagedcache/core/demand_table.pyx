@@ -11,24 +11,24 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint16_t
 from libc.stdlib cimport calloc, free
 
-from pagedcache.core.group_table cimport GroupTable
 from pagedcache.core.records cimport BlockRecord, NO_NODE
 from pagedcache.core.row_table cimport OPEN_OR_CLOSED, Row, named_row
+from pagedcache.core.state_table cimport StateTable
 from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
 
 
 @cython.no_gc_clear
-cdef class DemandTable(GroupTable):
+cdef class DemandTable(StateTable):
     """Rows, and the buffers of the steps that name them; see StepTable."""
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None
+        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None, state_blocks=()
     ):
         cdef int32_t k
         cdef StepBuffers buffers
         for k in range(self.num_buffers - 1, -1, -1):
-            buffers = StepBuffers(self.max_sequences, k, self.num_sides + 1)
+            buffers = StepBuffers(self.max_sequences, k, self.num_sides + 1, self.state_groups)
             buffers.sibling = self.buffers
             self.buffers = buffers
             self.step_arrays[k] = &buffers.c
@@ -134,6 +134,8 @@ cdef class DemandTable(GroupTable):
             self.c_demand_more(buffers, i, &demand)
         demand.rows = <int32_t>n if demand.wrong < 0 else demand.wrong
         demand.tokens = filled
+        if self.num_state_blocks > 0:
+            demand.blocks += self.c_demand_states(demand.rows)
         if demand.withheld > 0:
             self.c_put_back(buffers, &demand)
         return demand
@@ -250,6 +252,15 @@ cdef class DemandTable(GroupTable):
                     records[block].refcount += 1
                     self.reach[block] = 0
                 group = group.next
+
+    cdef int64_t c_demand_states(self, int32_t rows) noexcept nogil:
+        """Blocks for the states after the step, beyond those that the named rows have spare."""
+        cdef int64_t blocks = 0
+        cdef int32_t i
+        for i in range(rows):
+            if self.counts[i] > 0 and self.num_spare[self.named[i]] == 0:
+                blocks += self.num_state_blocks
+        return blocks
 
     cdef void c_forgo(self, const Demand *demand) noexcept nogil:
         """As if c_demand never was."""

@@ -26,7 +26,7 @@ cdef class HitTable(CommitTable):
         cdef Hit hit, whole
         hit.blocks, hit.node = 0, NO_NODE
         hit.head.tokens, hit.head.block = 0, ZERO_BLOCK
-        if prompt.pad == 0 and prompt.length > 1:
+        if prompt.pad == 0 and prompt.length > 1 and self.num_state_blocks == 0:     # states are not kept
             self.c_find(prompt, blocks, &hit)
         self.c_count(prompt, total, blocks, &hit)
         if hit.head.tokens > 0 and hit.wanted > self.pool.c_usable() - hit.idle:
@@ -63,7 +63,7 @@ cdef class HitTable(CommitTable):
         cdef int32_t side, j, block, head = hit.head.block if hit.head.tokens > 0 else ZERO_BLOCK
         hit.shared = hit.blocks
         hit.idle = 0
-        hit.wanted = total - hit.blocks
+        hit.wanted = total - hit.blocks + self.c_state_target(total)
         for j in range(hit.blocks):
             hit.idle += self.pool.records[blocks[j]].refcount == 0
         if head != ZERO_BLOCK:

@@ -44,7 +44,7 @@ cdef class PinTable(PromptTable):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None
+        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None, state_blocks=()
     ):
         cdef int32_t most = self.pool.num_blocks
         self.pins = {}

@@ -157,6 +157,7 @@ cdef class PromptTable(HitTable):
         self.c_append_blocks(row, total)
         for side in range(self.num_sides):
             self.c_append_side(side, row, self.c_side_target(side, total, hit.blocks, <int32_t>prompt.pad))
+        self.c_append_states(row, total)
         if self.pool.policy.hears_uses:
             self.c_tell_uses(row, hit.blocks)
         if hit.head.tokens > 0:
@@ -175,7 +176,7 @@ cdef class PromptTable(HitTable):
             As in `admit`.
         by_group : bool
             Tell for each layer group how much it alone would allow of what group 0 has: why a hit is short. In whole
-            blocks.
+            blocks; 0 for state groups, which keep no state but the newest.
 
         Returns
         -------
@@ -192,11 +193,13 @@ cdef class PromptTable(HitTable):
         cdef Py_ssize_t i
         cdef Int32s tokens
         cdef bint each = by_group
-        cdef int32_t last, hits, total, side, groups = self.num_sides + 1 if each else 1
+        cdef int32_t last, hits, total, side, groups = 1
         cdef Prompt prompt
         cdef Hit hit
         cdef int32_t *blocks
         cdef int32_t *cached
+        if each:
+            groups += self.num_sides + <int32_t>len(self.state_groups)
         prompt.pad = prompt.reserve = prompt.level = 0
         scratch = new_int32s(self.pool.num_blocks, &blocks)
         lengths = new_int32s(len(given) * groups, &cached)
@@ -221,6 +224,8 @@ cdef class PromptTable(HitTable):
                     cached[i * groups] = hits * self.block_size
                     for side in range(self.num_sides):
                         cached[i * groups + side + 1] = self.c_side_hits(side, blocks, hits) * self.block_size
+                    for side in range(self.num_sides + 1, groups):
+                        cached[i * groups + side] = 0
                 else:
                     hit = self.c_hit(&prompt, total, blocks)
                     cached[i] = hit.blocks * self.block_size + hit.head.tokens

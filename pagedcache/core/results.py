@@ -34,6 +34,21 @@ class Admission(NamedTuple):
     status: NDArray[np.int8]
 
 
+class StateBlocks(NamedTuple):
+    """Where a state group's states of a step's sequences are: views, valid as long as those of the step.
+
+    Attributes
+    ----------
+    state_in : int32 [n, blocks]
+        Blocks that hold the state of each sequence before the step, only read; 0, the zero block, where it has none.
+    state_out : int32 [n, blocks]
+        Blocks that the state after the step is written to; -1 for a sequence without new tokens.
+    """
+
+    state_in: NDArray[np.int32]
+    state_out: NDArray[np.int32]
+
+
 @dataclass(frozen=True, slots=True)
 class CacheStats:
     """A snapshot of the counters; taking it costs O(blocks), keeping them costs next to nothing."""

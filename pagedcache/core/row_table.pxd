@@ -26,7 +26,7 @@ cdef enum Naming:   # which rows a verb may name
 
 cdef struct SwappedBlocks:
     int32_t count           # blocks that are elsewhere
-    int64_t *places         # [count] their entries, which hold ZERO_BLOCK meanwhile: entry * groups + group
+    int64_t *places         # [count] their entries, 0 meanwhile: entry * groups + group, below 0 of states
     int32_t *tokens         # [count, block_size] their token ids
 
 

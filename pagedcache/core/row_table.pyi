@@ -9,6 +9,7 @@ class RowTable:
     max_length: int
     num_sequences: int
     num_sides: int
+    num_state_blocks: int
     max_step_tokens: int
     def __init__(
         self,
@@ -24,6 +25,7 @@ class RowTable:
         max_pinned: int | None = None,
         side_groups: Sequence[tuple[int | None, int, bool]] = (),
         max_step_tokens: int | None = None,
+        state_blocks: Sequence[int] = (),
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...

@@ -42,7 +42,7 @@ cdef class RowTable:
     def __cinit__(
         self, BlockPool pool not None, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1,
         int tag_bits=64, events=None, fingerprint=b"", max_pinned=None,     # the last three are CacheTable's
-        side_groups=(), max_step_tokens=None
+        side_groups=(), max_step_tokens=None, state_blocks=()
     ):
         cdef int32_t row, first_generation
         self.block_size = bounded_int(block_size, "block_size", 1, 1024)

@@ -5,3 +5,4 @@ from pagedcache.core.share_table cimport ShareTable
 
 cdef class SequenceTable(ShareTable):
     cdef int64_t c_held(self, int32_t side)
+    cdef tuple c_held_by_states(self)

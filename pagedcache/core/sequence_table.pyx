@@ -33,6 +33,8 @@ cdef class SequenceTable(ShareTable):
         all; the leading tokens kept for ever; and whether the window is a chunk that does not slide.
     max_step_tokens : int, optional
         Most new tokens of a sequence in one step; required where a window is given.
+    state_blocks : sequence of int, optional
+        State groups, numbered behind the other layer groups: how many blocks the state of a sequence takes in each.
     events : {None, "digests", "tokens"}
         Whether to record what the prefix cache stores and removes, for `events`; with token ids or without.
     fingerprint : bytes
@@ -82,7 +84,8 @@ cdef class SequenceTable(ShareTable):
         InvalidSequence, SwappedOut, StepOpen
             A handle names no live sequence, one that is swapped out, or one in an open step.
         PositionReleased
-            A window has let blocks go that a query at the position would see.
+            A window has let blocks go that a query at the position would see, or the table keeps states, which are
+            those of the present position.
         ValueError
             A handle is named twice, or a position lies before the pad or beyond the sequence.
         """
@@ -192,12 +195,21 @@ cdef class SequenceTable(ShareTable):
             return self.rows[self.named[0]].position - self.rows[self.named[0]].pad
 
     def block_table(self, handle, group=0):
-        """int32 [blocks]: a copy of the sequence's table in a layer group, allotted ones included; 0 where released."""
-        cdef int32_t side = bounded_int(group, "group", 0, self.num_sides) - 1, row, count
+        """int32 [blocks]: a copy of the sequence's table in a layer group, allotted ones included; 0 where released.
+
+        Of a state group: the blocks of its state, open steps included; 0 before the first token.
+        """
+        cdef int32_t side = bounded_int(group, "group", 0, self.num_sides + len(self.state_groups)) - 1, row, count
+        cdef int32_t first = 0
         cdef bytes raw
         with cython.critical_section(self.pool):
             self.c_name(handles_of([handle]), OPEN_OR_CLOSED)
             row = self.named[0]
+            if side >= self.num_sides:
+                first = sum(self.state_groups[:side - self.num_sides])
+                count = self.state_groups[side - self.num_sides]
+                raw = (<char *>(self.c_state(row) + first))[:count * sizeof(int32_t)]
+                return np.frombuffer(raw, np.int32)
             count = self.rows[row].num_blocks if side < 0 else self.sides[side].filled[row]
             raw = (<char *>self.c_side_table(side, row))[:count * sizeof(int32_t)]
         return np.frombuffer(raw, np.int32)
@@ -211,7 +223,7 @@ cdef class SequenceTable(ShareTable):
             for row in range(self.max_sequences):
                 if self.rows[row].state == LIVE or self.rows[row].state == SWAPPED:
                     tokens += self.rows[row].position - self.rows[row].pad
-            held = tuple([self.c_held(side) for side in range(-1, self.num_sides)])
+            held = tuple([self.c_held(side) for side in range(-1, self.num_sides)]) + self.c_held_by_states()
             return CacheStats(
                 num_blocks=self.pool.num_blocks,
                 free=self.pool.num_free,
@@ -243,3 +255,12 @@ cdef class SequenceTable(ShareTable):
                 for j in range(self.rows[row].num_blocks if side < 0 else self.sides[side].filled[row]):
                     held += self.c_side_table(side, row)[j] != ZERO_BLOCK
         return held
+
+    cdef tuple c_held_by_states(self):
+        """The same of each state group, spare copies and what open steps read included."""
+        cdef list held = []
+        first = 0
+        for blocks in self.state_groups:
+            held.append(self.c_held_states(first, first + blocks))
+            first += blocks
+        return tuple(held)

@@ -42,7 +42,8 @@ cdef class ShareTable(CompactTable):
         InvalidSequence, SwappedOut, StepOpen
             A handle names no live sequence, one that is swapped out, or one in an open step.
         PositionReleased
-            A window has let blocks go that a query at the position would see.
+            A window has let blocks go that a query at the position would see, or the table keeps states, which are
+            those of the present position.
         ValueError
             A handle is named twice, or a position lies before the pad or beyond the sequence.
         """
@@ -83,6 +84,8 @@ cdef class ShareTable(CompactTable):
             self.c_share_side(side, table, blocks, self.sides[side].first[row], self.rows[row].pad)
             self.sides[side].filled[child] = blocks
             self.sides[side].first[child] = self.sides[side].first[row]
+        self.c_hold_state(self.c_state(row))
+        memcpy(self.c_state(child), self.c_state(row), self.num_state_blocks * sizeof(int32_t))
         self.rows[child].num_blocks = blocks
         self.c_place(child, cut)
         self.rows[child].pad = self.rows[row].pad
@@ -121,7 +124,7 @@ cdef class ShareTable(CompactTable):
         cdef Int32s sources = own_int32s(parents, "parents")
         cdef Py_ssize_t n = handles.n
         cdef int32_t i
-        cdef int32_t *scratch       # [num_sides + 1, n, pitch] tables, then [num_sides, n] first entries
+        cdef int32_t *scratch       # [num_sides + 1, n, pitch] tables, [num_sides, n] first entries, [n, ..] states
         cdef Row *former
         if sources.n != n:
             raise ValueError(f"parents has {sources.n} entries for {n} sequences")
@@ -132,7 +135,8 @@ cdef class ShareTable(CompactTable):
             self.c_name(handles, CLOSED)
             former = <Row *>malloc(n * sizeof(Row) + 1)
             scratch = <int32_t *>malloc(
-                ((self.num_sides + 1) * <size_t>self.pitch + self.num_sides) * n * sizeof(int32_t) + 1
+                ((self.num_sides + 1) * <size_t>self.pitch + self.num_sides + self.num_state_blocks)
+                * n * sizeof(int32_t) + 1
             )
             if not former or not scratch:
                 free(former)
@@ -146,6 +150,8 @@ cdef class ShareTable(CompactTable):
         """Rows that change parents take references first, then let go of their own."""
         cdef int32_t i, row, blocks, side
         cdef int32_t *first = scratch + (self.num_sides + <size_t>1) * n * self.pitch
+        cdef int32_t *states = first + <size_t>self.num_sides * n
+        cdef int32_t state_blocks = self.num_state_blocks
         cdef RowKeys *own_keys
         for i in range(n):
             self.c_publish_rest(self.named[i])
@@ -160,6 +166,7 @@ cdef class ShareTable(CompactTable):
                 )
             for side in range(self.num_sides):
                 first[side * n + i] = self.sides[side].first[row]
+            memcpy(states + <size_t>i * state_blocks, self.c_state(row), state_blocks * sizeof(int32_t))
         for i in range(n):
             if parents[i] != i:
                 blocks = self.c_blocks_for(former[parents[i]].position)
@@ -169,6 +176,7 @@ cdef class ShareTable(CompactTable):
                         side, scratch + (<size_t>(side + 1) * n + parents[i]) * self.pitch, blocks,
                         first[side * n + parents[i]], former[parents[i]].pad
                     )
+                self.c_hold_state(states + <size_t>parents[i] * state_blocks)
         for i in range(n):
             row = self.named[i]
             if parents[i] == i:
@@ -184,6 +192,7 @@ cdef class ShareTable(CompactTable):
             for side in range(self.num_sides):
                 self.sides[side].filled[row] = blocks
                 self.sides[side].first[row] = first[side * n + parents[i]]
+            memcpy(self.c_state(row), states + <size_t>parents[i] * state_blocks, state_blocks * sizeof(int32_t))
             self.rows[row].num_blocks = blocks
             self.c_place(row, former[parents[i]].position)
             self.rows[row].pad = former[parents[i]].pad
@@ -213,11 +222,13 @@ cdef class ShareTable(CompactTable):
         cdef Row *row
         for i in range(n):
             row = &self.rows[self.named[i]]
-            lowest = self.c_lowest_cut(self.named[i]) if self.num_sides > 0 else row.pad
+            lowest = self.c_lowest_cut(self.named[i]) if self.num_sides + self.num_state_blocks > 0 else row.pad
             if row.pad <= self.c_cut(cuts, i) < lowest and self.c_cut(cuts, i) < row.position:
                 raise PositionReleased(
-                    f"{name} is {self.c_cut(cuts, i)} for entry {i}; a window has let blocks go that a query there "
-                    f"would see: the lowest position left is {min(lowest, row.position)}"
+                    f"{name} is {self.c_cut(cuts, i)} for entry {i}; " + (
+                        "a state cannot be rolled back" if self.num_state_blocks > 0
+                        else "a window has let blocks go that a query there would see"
+                    ) + f": the lowest position left is {min(lowest, row.position)}"
                 )
             if not row.pad <= self.c_cut(cuts, i) <= row.position:
                 raise ValueError(

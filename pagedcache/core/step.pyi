@@ -4,6 +4,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pagedcache.core.results import StateBlocks
+
 class Step:
     @property
     def block_size(self) -> int: ...
@@ -45,6 +47,8 @@ class Step:
     def memo(self) -> dict[Any, Any]: ...
     @property
     def groups(self) -> tuple[Self, ...]: ...
+    @property
+    def states(self) -> tuple[StateBlocks, ...]: ...
     @property
     def block_tables(self) -> NDArray[np.int32]: ...
     @property

@@ -7,6 +7,7 @@ shuts the view, since a later step reuses the memory.
 cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
+from pagedcache.core.accepted_tokens cimport check_accepted
 from pagedcache.core.arguments cimport new_int32s
 from pagedcache.core.step_buffers cimport GroupBuffers, StepBuffers
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from pagedcache.core._convert import ragged_tokens
 from pagedcache.core._step_arrays import checked_step_arrays
+from pagedcache.core.results import StateBlocks
 from pagedcache.errors import StepClosed
 
 cdef enum:              # how long a view of an array is
@@ -221,6 +223,22 @@ cdef class Step:
         return tuple(views)
 
     @property
+    def states(self):
+        """tuple of `StateBlocks`, one for each state group: where the states of the sequences are read and written."""
+        cdef StepBuffers buffers
+        cdef list states = []
+        with cython.critical_section(self):
+            buffers = self.c_open()
+            first = 0
+            for blocks in buffers.state_blocks:
+                before = buffers.c_view("state_in", buffers.c.num_sequences)
+                after = buffers.c_view("state_out", buffers.c.num_sequences)
+                states.append(StateBlocks(before[:, first:first + blocks], after[:, first:first + blocks]))
+                first += blocks
+            self.c_open()       # an allocation may have run a finalizer that closed the step
+            return tuple(states)
+
+    @property
     def block_tables(self):
         """int32 [n, width]: physical block of each logical block; -1 beyond the live prefix."""
         return self.c_grouped("block_tables", SEQUENCES)
@@ -327,30 +345,11 @@ cdef class Step:
 
     cdef tuple c_accepted(self, accepted):
         """`accepted` as int32 [total] and int64 [n + 1], checked."""
-        cdef StepBuffers buffers
-        cdef int32_t s, first, count, k, index, start
         flat, bounds = ragged_tokens(accepted, "accepted")
         cdef const int32_t[::1] path = flat
         cdef const int64_t[::1] ends = bounds
         with cython.critical_section(self):
-            buffers = self.c_open()
-            if ends.shape[0] != buffers.c.num_sequences + 1:
-                raise ValueError(f"accepted has {ends.shape[0] - 1} lists for {buffers.c.num_sequences} sequences")
-            for s in range(buffers.c.num_sequences):
-                first = buffers.c.qo_indptr[s]
-                count = buffers.c.qo_indptr[s + 1] - first
-                start = buffers.c.kv_lens[s] - count - buffers.c.kv_pads[s]
-                for k in range(<int32_t>(ends[s + 1] - ends[s])):
-                    index = path[ends[s] + k]
-                    if not 0 <= index < count or (k > 0 and index <= path[ends[s] + k - 1]):
-                        raise ValueError(
-                            f"accepted holds {index} at {k} for sequence {s}; indices ascend within 0 to {count - 1}"
-                        )
-                    if buffers.c.positions[first + index] != start + k:
-                        raise ValueError(
-                            f"accepted token {k} of sequence {s} is new token {index}, computed for depth "
-                            f"{buffers.c.positions[first + index] - start}; the {k}th of a path has depth {k}"
-                        )
+            check_accepted(self.c_open(), path, ends)
         return flat, bounds
 
     @property

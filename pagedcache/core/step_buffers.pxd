@@ -37,6 +37,8 @@ cdef struct StepArrays:             # what all layer groups share, and what clos
     int32_t *shared_prefixes        # [.., 3] first sequence, how many, leading blocks they share
     int32_t *held_rows              # [max_sequences] table row at this place; beyond the step's: one that was, or -1
     int32_t *places                 # [max_sequences] by table row: the last place it was shown at, or -1
+    int32_t *state_in               # [max_sequences, state blocks] each sequence's state before the step; 0: none yet
+    int32_t *state_out              # [max_sequences, state blocks] and after it; -1 where the step has no tokens
 
 
 cdef class Buffers:
@@ -63,5 +65,6 @@ cdef class StepBuffers(Buffers):
     cdef readonly int32_t number    # of these buffers among the table's
     cdef StepBuffers sibling        # the table's next buffers
     cdef object step                # the open Step that has them, or None
+    cdef tuple state_blocks         # blocks of a sequence's state in each state group
 
     cdef int c_fit(self, int32_t width, int64_t tokens, int64_t copies, int64_t new) except -1

@@ -93,7 +93,7 @@ cdef class GroupBuffers(Buffers):
 cdef class StepBuffers(Buffers):
     """Owner of the arrays that all layer groups share, and of each group's."""
 
-    def __cinit__(self, int32_t max_sequences, int32_t number=0, int32_t num_groups=1):
+    def __cinit__(self, int32_t max_sequences, int32_t number=0, int32_t num_groups=1, tuple state_blocks=()):
         cdef Py_ssize_t rows = max_sequences + 1
         cdef GroupBuffers group
         self.number = number
@@ -105,6 +105,11 @@ cdef class StepBuffers(Buffers):
         self.c.held_rows = <int32_t *>self.c_new("held_rows", rows, np.int32, -1)
         self.c.places = <int32_t *>self.c_new("places", rows, np.int32, -1)
         self.c.num_shared = -1
+        self.state_blocks = state_blocks
+        if state_blocks:
+            shape = (rows, sum(state_blocks))
+            self.c.state_in = <int32_t *>self.c_new("state_in", shape, np.int32, 0)
+            self.c.state_out = <int32_t *>self.c_new("state_out", shape, np.int32, -1)
         self.group = group = GroupBuffers(max_sequences)
         for _ in range(num_groups - 1):
             group.sibling = GroupBuffers(max_sequences)

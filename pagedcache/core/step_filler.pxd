@@ -1,10 +1,11 @@
 from libc.stdint cimport int32_t, int64_t
 
-from pagedcache.core.demand_table cimport Demand, DemandTable
+from pagedcache.core.demand_table cimport Demand
+from pagedcache.core.state_steps cimport StateSteps
 from pagedcache.core.step_buffers cimport GroupArrays, StepBuffers
 
 
-cdef class StepFiller(DemandTable):
+cdef class StepFiller(StateSteps):
     cdef int64_t num_copies
 
     cdef void c_fill(self, StepBuffers buffers, const Demand *demand) noexcept nogil

@@ -7,8 +7,9 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
-from pagedcache.core.demand_table cimport Demand, DemandTable
+from pagedcache.core.demand_table cimport Demand
 from pagedcache.core.records cimport ZERO_BLOCK
+from pagedcache.core.state_steps cimport StateSteps
 from pagedcache.core.step_buffers cimport GroupArrays, StepArrays, StepBuffers
 
 
@@ -41,7 +42,7 @@ cdef void show_table(
 
 
 @cython.no_gc_clear
-cdef class StepFiller(DemandTable):
+cdef class StepFiller(StateSteps):
     """Rows, and the buffers of the steps that name them; see StepTable."""
 
     cdef void c_fill(self, StepBuffers buffers, const Demand *demand) noexcept nogil:
@@ -62,6 +63,8 @@ cdef class StepFiller(DemandTable):
             self.c_append_new(buffers, i)
             self.c_show(buffers, i)
             self.c_fill_tokens(buffers, i)
+        if self.num_state_blocks > 0:
+            self.c_fill_states(&buffers.c, demand.rows)
         buffers.c.num_sequences = demand.rows
         buffers.c.num_tokens = <int32_t>demand.tokens
         buffers.c.num_shared = -1

@@ -29,7 +29,7 @@ cdef class StepTable(StepFiller):
 
     def __cinit__(
         self, pool, block_size, *, max_sequences=256, max_length=None, steps_in_flight=1, int tag_bits=64, events=None,
-        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None
+        fingerprint=b"", max_pinned=None, side_groups=(), max_step_tokens=None, state_blocks=()
     ):
         self.serials = <int64_t *>calloc(self.num_buffers, sizeof(int64_t))
         if not self.serials:
@@ -240,6 +240,8 @@ cdef class StepTable(StepFiller):
                 self.rows[row].end -= arrays.qo_indptr[i + 1] - arrays.qo_indptr[i]
                 self.c_take_back(buffers, i, 0)
             self.c_take_back_copies(buffers)
+            if self.num_state_blocks > 0:
+                self.c_take_back_states(arrays)
             for i in range(arrays.num_sequences):
                 self.c_finish_row(arrays.held_rows[i])
             self.c_close(step)

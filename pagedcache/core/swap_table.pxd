@@ -5,6 +5,7 @@ from pagedcache.core.adopt_table cimport AdoptTable
 
 cdef class SwapTable(AdoptTable):
     cdef int64_t c_places_for(self, int32_t positions) noexcept nogil
+    cdef int64_t c_first_place(self, int32_t row) noexcept nogil
     cdef int64_t c_all_places(self, int32_t row) noexcept nogil
     cdef int32_t *c_entry(self, int32_t row, int64_t place) noexcept nogil
     cdef bint c_is_own(self, int32_t row, int64_t place) noexcept nogil

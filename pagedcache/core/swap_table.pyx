@@ -40,7 +40,8 @@ cdef class SwapTable(AdoptTable):
         Returns
         -------
         blocks : int32 [m]
-            Those that hold tokens and that only their sequence holds, in logical order, group by group.
+            Those that hold tokens and that only their sequence holds, in logical order, group by group; before them
+            those of its state.
         indptr : int64 [n + 1]
             Those of sequence i are ``blocks[indptr[i]:indptr[i + 1]]``.
         """
@@ -51,7 +52,7 @@ cdef class SwapTable(AdoptTable):
         with cython.critical_section(self.pool):
             for i in range(self.c_name(handles, CLOSED)):
                 row = self.named[i]
-                for place in range(self.c_places_for(self.rows[row].position)):
+                for place in range(-self.num_state_blocks, self.c_places_for(self.rows[row].position)):
                     if self.c_is_own(row, place):
                         blocks.append(self.c_entry(row, place)[0])
                 indptr.append(len(blocks))
@@ -108,8 +109,14 @@ cdef class SwapTable(AdoptTable):
         """Places up to a position, in all groups: entry after entry, group after group."""
         return (self.num_sides + <int64_t>1) * self.c_blocks_for(positions)
 
+    cdef inline int64_t c_first_place(self, int32_t row) noexcept nogil:
+        """Places below 0 are of states: -1 and so on of the present one, then of spare copies."""
+        return -(self.num_spare[row] + <int64_t>1) * self.num_state_blocks
+
     cdef inline int32_t *c_entry(self, int32_t row, int64_t place) noexcept nogil:
         cdef int32_t groups = self.num_sides + 1
+        if place < 0:
+            return self.c_state(row) - 1 - place
         return self.c_side_table(<int32_t>(place % groups) - 1, row) + place // groups
 
     cdef bint c_is_own(self, int32_t row, int64_t place) noexcept nogil:
@@ -117,7 +124,7 @@ cdef class SwapTable(AdoptTable):
         cdef int32_t entry = <int32_t>(place // (self.num_sides + 1))
         cdef int32_t side = <int32_t>(place % (self.num_sides + 1)) - 1
         cdef int32_t block
-        if entry >= (self.rows[row].num_blocks if side < 0 else self.sides[side].filled[row]):
+        if place >= 0 and entry >= (self.rows[row].num_blocks if side < 0 else self.sides[side].filled[row]):
             return False
         block = self.c_entry(row, place)[0]
         return block != ZERO_BLOCK and self.pool.records[block].refcount - self.pool.fences.c_has(block) == 1
@@ -129,7 +136,7 @@ cdef class SwapTable(AdoptTable):
         cdef int64_t place
         for i in range(n):
             row = self.named[i]
-            for place in range(self.c_places_for(self.rows[row].position)):
+            for place in range(-self.num_state_blocks, self.c_places_for(self.rows[row].position)):
                 if self.c_is_own(row, place):
                     if seen == count or blocks[seen] != self.c_entry(row, place)[0]:
                         return False
@@ -146,7 +153,7 @@ cdef class SwapTable(AdoptTable):
     cdef int32_t c_own_blocks(self, int32_t row) noexcept nogil:
         cdef int32_t own = 0
         cdef int64_t place
-        for place in range(self.c_all_places(row)):
+        for place in range(self.c_first_place(row), self.c_all_places(row)):
             own += self.c_is_own(row, place)
         return own
 
@@ -156,14 +163,14 @@ cdef class SwapTable(AdoptTable):
         cdef size_t size = self.block_size
         cdef int32_t k = 0, usable = 0, side, block
         cdef int64_t place
-        for place in range(self.c_all_places(row)):
+        for place in range(self.c_first_place(row), self.c_all_places(row)):
             if self.c_is_own(row, place):
                 swapped.places[k] = place
                 block = self.c_entry(row, place)[0]
                 memcpy(swapped.tokens + k * size, self.index.tokens + block * size, size * sizeof(int32_t))
                 k += 1
         for k in range(swapped.count):
-            if swapped.places[k] % (self.num_sides + 1) == 0:
+            if swapped.places[k] >= 0 and swapped.places[k] % (self.num_sides + 1) == 0:
                 self.c_unpublish_row(row, <int32_t>(swapped.places[k] // (self.num_sides + 1)))
                 break
         for k in range(swapped.count - 1, -1, -1):
@@ -265,7 +272,7 @@ cdef class SwapTable(AdoptTable):
             entry = self.c_entry(row, swapped.places[k])
             if entry[0] == ZERO_BLOCK:
                 self.pool.c_take((entry - 1)[0] if swapped.places[k] > self.num_sides else ZERO_BLOCK, 1, entry)
-            if swapped.places[k] < self.c_places_for(self.rows[row].position):
+            if -self.num_state_blocks <= swapped.places[k] < self.c_places_for(self.rows[row].position):
                 blocks[filled] = entry[0]
                 filled += 1
         return filled

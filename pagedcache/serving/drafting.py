@@ -5,6 +5,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedcache.spec import CacheSpec
+
 __all__ = ["Drafter", "PromptLookup"]
 
 
@@ -18,8 +20,16 @@ class Drafter(Protocol):
         """
 
 
-def checked(draft: Drafter, vocab: int) -> Drafter:
-    """Return a drafter whose guesses a model of so many tokens can compute: they end before the first that it lacks."""
+def checked(draft: Drafter, vocab: int, spec: CacheSpec) -> Drafter:
+    """Return a drafter whose guesses a model of so many tokens can compute: they end before the first that it lacks.
+
+    Refused where the cache keeps states: wrong guesses could not be rolled back.
+    """
+    if spec.state_groups:
+        raise ValueError(
+            f"draft guesses tokens, and group {spec.state_groups[0].name!r} keeps a state, which cannot be rolled back "
+            "to before a wrong one: leave draft out"
+        )
 
     def guess(tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         tokens.flags.writeable = False

@@ -115,7 +115,7 @@ class Engine:
         )
         self._texts = Texts(self._scheduler, tokenizer, frozenset(ends), self.report, clock)
         self._turn = Turn(self._scheduler, self._texts, model, cache, self.report, clock)
-        self._draft = None if draft is None else checked(draft, model.config.vocab)
+        self._draft = None if draft is None else checked(draft, model.config.vocab, cache.spec)
         self._observe, self._on_prefill, self._clock = observe, on_prefill, clock
         self._submitted = 0
 

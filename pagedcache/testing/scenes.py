@@ -195,7 +195,7 @@ def make_scene(
     storage = backend.allocate(spec, num_blocks=sum(counts) + 1)
     ids = rng.permutation(storage.num_blocks) + 1
     if poison is not None:
-        records = np.full((storage.num_blocks, spec.layers, spec.record_nbytes(0)), poison, np.uint8)
+        records = np.full((storage.num_blocks, len(spec.kv_layers), spec.record_nbytes(0)), poison, np.uint8)
         backend.write_blocks(storage, ids, records)
     scene = Scene(backend, spec, storage, list(lengths), [], [], [], [], starts, pads, shared=shared)
     source = {i: (first, blocks) for first, count, blocks in shared or () for i in range(first + 1, first + count)}

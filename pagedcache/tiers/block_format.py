@@ -75,7 +75,7 @@ class BlockFormat:
         ValueError
             The spec has no fingerprint, without which blocks of one model could be taken for another's.
         NotImplementedError
-            The spec has several layer groups.
+            The spec has several layer groups, or layers that read another's K and V.
         """
         if not spec.fingerprint:
             raise ValueError(
@@ -84,6 +84,8 @@ class BlockFormat:
             )
         if spec.num_groups > 1:
             raise NotImplementedError(f"the spec has {spec.num_groups} layer groups; tiers store blocks of one")
+        if spec.shared_layers:
+            raise NotImplementedError(f"the spec has shared_layers={spec.shared_layers!r}; tiers know of none")
         return cls(
             spec.fingerprint.hex(), spec.dtype, "NHD", spec.block_size, first_layer, spec.layers, first_head,
             spec.kv_heads, spec.head_dim, spec.v_head_dim,

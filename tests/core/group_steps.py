@@ -2,7 +2,9 @@
 
 import random
 
+import pytest
 from group_model import Sequence, lowest_seen, seen
+from group_states import States
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize
@@ -11,7 +13,7 @@ from model import About
 from simulated import Memory, contents
 
 from pagedcache.core import BlockPool, PriorityTTL, SequenceTable
-from pagedcache.errors import OutOfBlocks
+from pagedcache.errors import OutOfBlocks, PositionReleased, StepOpen
 from pagedcache.keys import Namespace
 
 SEEDS = st.integers(0, 2**20 - 1).map(random.Random)
@@ -38,21 +40,29 @@ class GroupSteps(RuleBasedStateMachine):
             min_size=1,
             max_size=3,
         ),
+        states=st.sampled_from([(), (), (), (1,), (2, 1)]),
         num_blocks=st.sampled_from([12, 20, 30, 60, 100]),
         flight=st.sampled_from([1, 1, 2]),
         ttls=st.sampled_from([None, None, [1, None]]),
         rng=SEEDS,
     )
-    def start(self, block_size, sides, num_blocks, flight, ttls, rng):
+    def start(self, block_size, sides, states, num_blocks, flight, ttls, rng):
         self.bs, self.sides, self.most = block_size, sides, rng.choice([3, 8])
         self.pool = BlockPool(num_blocks, policy=None if ttls is None else PriorityTTL(ttls))
         self.table = SequenceTable(
-            self.pool, block_size, max_sequences=8, steps_in_flight=flight, side_groups=sides, max_step_tokens=self.most
+            self.pool,
+            block_size,
+            max_sequences=8,
+            steps_in_flight=flight,
+            side_groups=sides,
+            max_step_tokens=self.most,
+            state_blocks=states,
         )
         self.levels = 1 if ttls is None else 2
         self.fenced = rng.random() < 0.2
         self.rules = [(None, 0, False), *sides]
         self.memory = Memory(block_size)
+        self.states = States(states)
         self.rows: dict[int, Sequence] = {}
         self.open = []  # (step, {id: (new tokens, their paths, what is stored for them)}), oldest first
         self.known: list[list[int]] = [[]]  # token lists that may be found
@@ -60,6 +70,7 @@ class GroupSteps(RuleBasedStateMachine):
         self.shared = False  # blocks of windows may be somebody else's too: admit's promise is off
         self.fence = 0
         self.saved: dict[int, list] = {}
+        self.saved_states: dict[int, list] = {}
 
     # ---- helpers
 
@@ -92,6 +103,7 @@ class GroupSteps(RuleBasedStateMachine):
         [match] = self.table.match([prompt], by_group=True).tolist()
         [expected] = self.table.match([prompt]).tolist()
         assert expected // self.bs * self.bs <= min(match)
+        assert match[len(self.rules) :] == [0] * len(self.states.state_blocks)
         note(f"admit {prompt} pad {pad} reserve {reserve}")
         got = self.table.admit([prompt], pads=[pad], reserve=reserve, priority=rng.randrange(self.levels))
         if got.status[0] != 0:
@@ -121,7 +133,7 @@ class GroupSteps(RuleBasedStateMachine):
             left = self.rows[sid].prompt[self.end(sid) - self.rows[sid].pad :]
             news.append((left or [rng.randrange(2) for _ in range(rng.choice([1, 1, 2, self.most]))])[: self.most])
         counts = [len(new) for new in news]
-        paths, depths = StepMachine.paths(self, rng, counts, branching=rng.random() < 0.2)
+        paths, depths = StepMachine.paths(self, rng, counts, branching=rng.random() < 0.2 and not self.states)
         if any(self.end(sid) + n > self.table.max_length for sid, n in zip(ids, counts, strict=True)):
             return
         note(f"extend {ids} {news} {depths}")
@@ -141,9 +153,11 @@ class GroupSteps(RuleBasedStateMachine):
             written[sid] = [contents(ABOUT, tokens + [new[k] for k in path], self.bs)[-1] for path in of_row]
         for g, view in enumerate(step.groups):
             self.memory.slots.update(dict.fromkeys(self.memory.of_blocks(view.new_blocks.tolist())))
+            self.states.forget([*view.new_blocks.tolist(), *view.copies[:, 1].tolist()])
             self.memory.copy(view.copies.tolist())
             stored = [(g, one) for sid in ids for one in written[sid]]
             self.memory.slots.update(zip(view.slots.tolist(), stored, strict=True))
+        self.states.run(step, [base[s][0] for s in ids], [base[s][0] + new for s, new in zip(ids, news, strict=True)])
         self.open.append((step, {s: (n, p, written[s]) for s, n, p in zip(ids, news, paths, strict=True)}))
         self.see(step, ids, counts, base)
 
@@ -180,12 +194,13 @@ class GroupSteps(RuleBasedStateMachine):
             whole = paths[-1] if paths and len(paths[-1]) == len(new) else None
             if sid in newer and sid in self.rows and whole is None and new:
                 return self.abandon(rng)
-            choices = [whole] if whole and sid in newer else [[], *paths]
+            choices = [whole] if whole and sid in newer else [[], *(paths[-1:] if self.states else paths)]
             accepted[sid] = rng.choice(choices) if rng.random() < 0.4 or whole is None else whole
             if not new:
                 accepted[sid] = []
         known, lists = rng.random() < 0.95, list(accepted.values())
         note(f"commit {accepted} {known}")
+        self.refuse_parts(step, news)
         for view in step.groups:
             self.memory.move(*(slots.tolist() for slots in view.moves(lists)))
         tokens = [token for new, _, _ in news.values() for token in new]
@@ -199,6 +214,14 @@ class GroupSteps(RuleBasedStateMachine):
                 if len(accepted[sid]) < len(new):
                     self.rows[sid].promised = 0
                 self.known = [*self.known[-20:], list(self.rows[sid].tokens)] if not self.rows[sid].pad else self.known
+
+    def refuse_parts(self, step, news):
+        """A state cannot be rolled back to the middle of a step."""
+        some = [[*range(len(new) - 1)] for new, _, _ in news.values()]
+        newer = {sid for _, later in self.open[1:] for sid in later}
+        if self.states and any(part and sid in self.rows for part, sid in zip(some, news, strict=True)):
+            with pytest.raises(StepOpen if newer & news.keys() & self.rows.keys() else PositionReleased):
+                self.table.commit(step, None, some)
 
     def abandon(self, rng):
         step, _ = self.open.pop()

@@ -33,11 +33,17 @@ VERBS = {
 
 
 class GroupMachine(GroupSteps):
+    def cut(self, rng, row):
+        """A position to cut a row at, and the lowest one that there is."""
+        if not self.states:
+            return rng.randint(row.pad, row.position), row.lowest_cut(self.sides, self.bs)
+        return rng.choice([row.position, rng.randint(row.pad, row.position)]), row.position
+
     def fork(self, rng):
         ids = self.some(rng, self.still(), 2)
         for sid in ids:
             row = self.rows[sid]
-            at, lowest = rng.randint(row.pad, row.position), row.lowest_cut(self.sides, self.bs)
+            at, lowest = self.cut(rng, row)
             note(f"fork {sid & 0xFFFFFFFF} at {at}")
             if at < lowest:
                 with pytest.raises(PositionReleased, match=f"left is {lowest}"):
@@ -65,7 +71,7 @@ class GroupMachine(GroupSteps):
     def truncate(self, rng):
         for sid in self.some(rng, self.still(), 2):
             row = self.rows[sid]
-            at, lowest = rng.randint(row.pad, row.position), row.lowest_cut(self.sides, self.bs)
+            at, lowest = self.cut(rng, row)
             if at < lowest:
                 with pytest.raises(PositionReleased, match=f"left is {lowest}"):
                     self.table.truncate([sid], [at])
@@ -104,6 +110,7 @@ class GroupMachine(GroupSteps):
     def swap_out(self, rng):
         for sid in self.some(rng, self.still(), 1):
             blocks, _ = self.table.swap_list([sid])
+            self.saved_states[sid] = [self.states.blocks.get(block) for block in blocks.tolist()]
             self.saved[sid] = self.memory.read(self.memory.of_blocks(blocks.tolist()))
             self.rows[sid].away, self.rows[sid].promised = True, 0
             assert self.table.swap_out([sid], blocks) >= 0
@@ -117,6 +124,9 @@ class GroupMachine(GroupSteps):
                 return
             slots = self.memory.of_blocks(blocks)
             self.memory.slots.update(zip(slots, self.saved.pop(sid), strict=True))
+            self.states.forget(blocks)
+            states = zip(blocks, self.saved_states.pop(sid), strict=True)
+            self.states.blocks.update((block, state) for block, state in states if state)
             self.rows[sid].away = False
 
     def compact(self, rng):
@@ -148,6 +158,7 @@ class GroupMachine(GroupSteps):
             if row.away:
                 continue
             assert self.table.position(sid) == row.position
+            self.states.check_row(self.table, sid, len(self.rules), self.following(sid)[0])
             stored = contents(ABOUT, row.tokens, self.bs)
             for g, (side, table) in enumerate(zip(self.rules, self.tables(sid), strict=True)):
                 for p in seen(side, row.position, row.pad)[:-1]:
