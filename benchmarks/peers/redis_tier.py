@@ -26,7 +26,7 @@ import redis
 
 from pagedcache import CacheSpec
 from pagedcache.tiers import BlockFormat, Places, RedisTier
-from pagedcache.tiers.redis.frame import Frame
+from pagedcache.tiers.frame import Frame
 
 BAR = 1.5
 LAYERS = 32
