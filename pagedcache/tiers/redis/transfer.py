@@ -48,7 +48,7 @@ def fetch(
     ----------
     wire : Wire
     keys : sequence of bytes
-        The blocks' names on the server.
+        The blocks' names on the server; at least one.
     offset : int
         Where in a value the stretch begins.
     crcs : uint32 [keys, layers of the model]
@@ -63,14 +63,16 @@ def fetch(
     last = b"%d" % (offset + nbytes - 1)
     asked = [command(b"GETRANGE", key, b"%d" % offset, last) for key in keys]
     parts = batches(len(keys), nbytes)
-    for part, after in zip(parts, [*parts[1:], slice(0)], strict=True):
-        wire.send(
-            asked[part] * (part.start == 0) + asked[after], len(asked[after]) + len(asked[part]) * (part.start == 0)
-        )
+    due = asked[parts[0]]
+    for part in parts:
+        after = asked[part.stop : part.stop + len(asked[part])]
+        wire.send([*due, *after], len(due) + len(after))
+        due = []
         wire.expect(nbytes * (part.stop - part.start))
         arrived = part.start
-        rows = places.rows[part].tolist()
-        while arrived < part.stop and wire.bulk_into([array[rows[arrived - part.start]] for array in arrays], nbytes):
+        for row in places.rows[part].tolist():
+            if not wire.bulk_into([array[row] for array in arrays], nbytes):
+                break
             arrived += 1
         right = part.start + leading_right(places[part.start : arrived], layers, crcs[part.start : arrived])
         yield right
