@@ -1,5 +1,6 @@
 """The verbs of KVCache that move blocks: out and back, or closer together; and the fences around all work."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pagedcache._bookkeeping import Bookkeeping
 from pagedcache._layer_places import plane_layers
+from pagedcache._swap_room import SwapRoom
 from pagedcache.backends import Backend, Storage
 from pagedcache.spec import CacheSpec
 
@@ -19,7 +21,7 @@ class Residency(Bookkeeping):
     spec: CacheSpec
     backend: Backend
     storage: Storage | None
-    _swapped: dict[int, list[NDArray[np.uint8]]]  # handle -> records of the blocks swapped out
+    _swapped: dict[int, list[NDArray[np.uint8]]]  # handle -> records of the blocks swapped out, some to a piece
 
     # -- asynchronous work ------------------------------------------------------------------------
 
@@ -79,11 +81,9 @@ class Residency(Bookkeeping):
             saved = [self._swapped[handle] for handle in handles]
             try:
                 first = 0
-                for data in saved:
-                    if data:
-                        into = blocks[first : first + len(data)]
-                        self.backend.write_blocks(self.storage, into, np.stack(data), self._layers())
-                    first += len(data)
+                for piece in itertools.chain(*saved):
+                    self.backend.write_blocks(self.storage, blocks[first : first + len(piece)], piece, self._layers())
+                    first += len(piece)
                 self._cover()
                 self.sequences.swap_in(ids)
             except BaseException:
@@ -92,7 +92,7 @@ class Residency(Bookkeeping):
                 self.sequences.cancel_swap_in(left)
                 raise
             for handle in handles:
-                del self._swapped[handle]
+                self._forget_swapped(handle)
             return len(blocks)
 
     def _layers(self) -> list[int] | None:
@@ -105,15 +105,27 @@ class Residency(Bookkeeping):
         usable = -1
         while usable < 0:  # again, if a finalizer has changed who holds what while blocks were read
             blocks, indptr = self.sequences.swap_list(ids)
-            records: dict[int, NDArray[np.uint8]] = {}
+            saved = [self._room.take(stop - first) for first, stop in itertools.pairwise(indptr.tolist())]
+            first = 0
+            for piece in itertools.chain(*saved):
+                self.backend.read_blocks(storage, blocks[first : first + len(piece)], self._layers(), piece)
+                first += len(piece)
             if len(blocks):
-                data = self.backend.read_blocks(storage, blocks, self._layers())
-                records = dict(zip(blocks.tolist(), data, strict=True))
                 self.synchronize()  # or the records would be used before they are there
             usable = self.sequences.swap_out(ids, blocks)
-        for handle, (first, stop) in zip(handles, itertools.pairwise(indptr), strict=True):
-            self._swapped[handle] = [records[block] for block in blocks[first:stop].tolist()]
+        self._swapped |= zip(handles, saved, strict=True)
         return usable
+
+    @functools.cached_property
+    def _room(self) -> SwapRoom:
+        layers = self._layers() or range(self.spec.layers)
+        return SwapRoom(len(layers), self.spec.record_nbytes(layers[0]))
+
+    def _forget_swapped(self, handle: int) -> None:
+        """The records of a sequence are no longer wanted; where unfinished work may read them, they are not reused."""
+        pieces = self._swapped.pop(handle, [])
+        if self.backend.capabilities.synchronous:
+            self._room.give_back(pieces)
 
     def release(self, ids: ArrayLike) -> int:
         """Let sequences go; the number of blocks that became usable now. See `SequenceTable.release`."""
@@ -121,7 +133,7 @@ class Residency(Bookkeeping):
             usable = self.sequences.release(ids)
             if self._swapped:
                 for handle in np.asarray(ids).tolist():
-                    self._swapped.pop(handle, None)
+                    self._forget_swapped(handle)
             return usable
 
     def compact(self) -> int:

@@ -235,6 +235,7 @@ class KVCache(Loading):
                 self.storage.close()
             self._closed = True
             self._swapped.clear()
+            self._room.clear()
 
     @property
     def num_blocks(self) -> int:

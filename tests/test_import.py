@@ -12,8 +12,8 @@ import pytest
 
 import pagedcache
 
-EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "msgspec", "prometheus_client", "rich", "threadpoolctl"}
-EXTRAS |= {"redis", "tokenizers", "torch", "transformers", "zmq"}
+EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "mooncake", "msgspec", "prometheus_client", "redis", "rich"}
+EXTRAS |= {"threadpoolctl", "tokenizers", "torch", "transformers", "zmq"}
 NEEDS_EXTRAS = ("pagedcache.cli", "pagedcache.serving")
 
 

@@ -26,7 +26,7 @@ import redis
 
 from pagedcache import CacheSpec
 from pagedcache.tiers import BlockFormat, Places, RedisTier
-from pagedcache.tiers.redis.frame import Frame
+from pagedcache.tiers.frame import Frame
 
 BAR = 1.5
 LAYERS = 32
@@ -71,7 +71,7 @@ class Sides:
         self.given = self.places(lambda shape: rng.integers(0, 256, shape, np.uint8))
         self.taken = self.places(lambda shape: np.ones(shape, np.uint8))
         self.ways = {
-            "redis-py, get": lambda: [self.client.get(name) for name in self.names],
+            "redis-py, get": self.get,
             "redis-py, pipeline of gets": self.pipeline,
             "RedisTier, load": self.load,
             "RedisTier, layer by layer": lambda: self.load(1),
@@ -87,6 +87,10 @@ class Sides:
         count = len(self.digests)
         layers = [tuple(make((count, width)) for width in self.form.piece_nbytes) for _ in range(LAYERS)]
         return Places(layers, np.arange(count))
+
+    def get(self):
+        for name in self.names:
+            self.client.get(name)  # and let go: to keep all would cost fresh memory for each
 
     def pipeline(self):
         with self.client.pipeline(transaction=False) as pipeline:

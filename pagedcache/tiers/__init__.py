@@ -10,6 +10,7 @@ from pagedcache.tiers.second_hit import SecondHit
 from pagedcache.tiers.storing import store_blocks
 
 if TYPE_CHECKING:
+    from pagedcache.tiers.mooncake import MooncakeTier
     from pagedcache.tiers.redis import RedisTier
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "DiskTier",
     "HostTier",
     "Load",
+    "MooncakeTier",
     "Places",
     "RedisTier",
     "SecondHit",
@@ -32,4 +34,8 @@ def __getattr__(name: str) -> Any:
         from pagedcache.tiers.redis import RedisTier
 
         return RedisTier
+    if name == "MooncakeTier":
+        from pagedcache.tiers.mooncake import MooncakeTier
+
+        return MooncakeTier
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,10 @@
 """`RedisTier`: blocks on a Redis or Valkey server, which several machines share.
 
-One key per block, whose value is a header and the records (`frame`). A load first asks for the headers alone, which
-tells what is there and what the records' checksums should be; then GETRANGE brings just the layers that are wanted,
-straight into the caller's arrays (`transfer`). So loading layer by layer moves no byte twice, and loading all layers is
-one GETRANGE per block, as cheap to the server as GET. A store puts blocks under names of its own that expire within a
-minute; complete_store renames them, which is atomic.
+One key per block, whose value is a header and the records (`pagedcache.tiers.frame`). A load first asks for the headers
+alone, which tells what is there and what the records' checksums should be; then GETRANGE brings just the layers that
+are wanted, straight into the caller's arrays (`transfer`). So loading layer by layer moves no byte twice, and loading
+all layers is one GETRANGE per block, as cheap to the server as GET. A store puts blocks under names of its own that
+expire within a minute; complete_store renames them, which is atomic.
 
 Whatever the server does or does not do, a call comes back: with what was verified, or as if nothing was there.
 """
@@ -17,13 +17,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedcache.tiers._places import require_places
 from pagedcache.tiers.block_format import BlockFormat
 from pagedcache.tiers.breaker import Breaker
+from pagedcache.tiers.frame import Frame
 from pagedcache.tiers.protocol import Load, Places, Store, TierStats
 from pagedcache.tiers.redis.connections import Connections
-from pagedcache.tiers.redis.frame import DIGEST_BYTES, Frame
 from pagedcache.tiers.redis.server import Server
-from pagedcache.tiers.redis.transfer import fetch, require_places, stage
+from pagedcache.tiers.redis.transfer import fetch, stage
 from pagedcache.tiers.redis.wire import Wire
 
 __all__ = ["RedisTier"]
@@ -266,11 +267,7 @@ class RedisTier:
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return the keys' names on the server."""
-        start = f"{self._prefix}:{self._bound()[1].format_id}:"
-        for key in keys:
-            if len(key) != DIGEST_BYTES:
-                raise ValueError(f"a key has {len(key)} bytes; a digest has {DIGEST_BYTES}")
-        return [f"{start}{key.hex()}".encode() for key in keys]
+        return [name.encode() for name in self._bound()[1].names(self._prefix, keys)]
 
     def _touch(self, names: Sequence[bytes]) -> None:
         if self._ttl is None:

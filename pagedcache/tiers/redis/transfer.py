@@ -6,18 +6,17 @@ the processor's caches until it is checked, and to keep little waiting in the se
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache.tiers._checked import checksums
-from pagedcache.tiers.block_format import BlockFormat
+from pagedcache.tiers._places import leading_right
+from pagedcache.tiers.frame import Frame
 from pagedcache.tiers.protocol import Bytes, Places
-from pagedcache.tiers.redis.frame import Frame
 from pagedcache.tiers.redis.wire import Buffer, Refused, Wire, command
 
-__all__ = ["STAGED_SECONDS", "batches", "fetch", "require_places", "stage"]
+__all__ = ["STAGED_SECONDS", "batches", "fetch", "stage"]
 
 BATCH_BYTES = 4 << 20
 BATCH_BLOCKS = 64
@@ -49,7 +48,7 @@ def fetch(
     ----------
     wire : Wire
     keys : sequence of bytes
-        The blocks' names on the server.
+        The blocks' names on the server; at least one.
     offset : int
         Where in a value the stretch begins.
     crcs : uint32 [keys, layers of the model]
@@ -64,27 +63,21 @@ def fetch(
     last = b"%d" % (offset + nbytes - 1)
     asked = [command(b"GETRANGE", key, b"%d" % offset, last) for key in keys]
     parts = batches(len(keys), nbytes)
-    for part, after in zip(parts, [*parts[1:], slice(0)], strict=True):
-        wire.send(
-            asked[part] * (part.start == 0) + asked[after], len(asked[after]) + len(asked[part]) * (part.start == 0)
-        )
+    due = asked[parts[0]]
+    for part in parts:
+        after = asked[part.stop : part.stop + len(asked[part])]
+        wire.send([*due, *after], len(due) + len(after))
+        due = []
         wire.expect(nbytes * (part.stop - part.start))
         arrived = part.start
-        rows = places.rows[part].tolist()
-        while arrived < part.stop and wire.bulk_into([array[rows[arrived - part.start]] for array in arrays], nbytes):
+        for row in places.rows[part].tolist():
+            if not wire.bulk_into([array[row] for array in arrays], nbytes):
+                break
             arrived += 1
-        right = part.start + _right(places[part.start : arrived], layers, crcs[part.start : arrived])
+        right = part.start + leading_right(places[part.start : arrived], layers, crcs[part.start : arrived])
         yield right
         if right < part.stop:
             return
-
-
-def _right(places: Places, layers: Sequence[int], crcs: Crcs) -> int:
-    """How many leading blocks have these checksums."""
-    good = np.ones(len(crcs), np.bool_)
-    for layer in layers:
-        good &= checksums(places.layers[layer], places.rows) == crcs[:, layer]
-    return len(good) if good.all() else int(good.argmin())
 
 
 def stage(wire: Wire, names: Sequence[bytes], digests: Sequence[bytes], frame: Frame, places: Places) -> list[bool]:
@@ -104,25 +97,3 @@ def stage(wire: Wire, names: Sequence[bytes], digests: Sequence[bytes], frame: F
         taken += [not isinstance(reply, Refused) for reply in wire.replies(due)]
         wire.send(send, due := len(rows))
     return taken + [not isinstance(reply, Refused) for reply in wire.replies(due)]
-
-
-def require_places(form: BlockFormat, places: Places, layers: range, count: int, way: Literal["into", "from"]) -> None:
-    """Raise ValueError unless there is a place for each record: once bytes are under way it is too late."""
-    if layers and not (layers.step == 1 and 0 <= layers.start < layers.stop <= form.layers <= len(places.layers)):
-        raise ValueError(f"{layers} of the {len(places.layers)} layers of places; a block has {form.layers}")
-    rows = places.rows[:count]
-    if len(rows) < count:
-        raise ValueError(f"{len(rows)} rows for {count} blocks")
-    if not count:
-        return  # NumPy's empty arrays have strides of any kind
-    for arrays in (places.layers[layer] for layer in layers):
-        widths = [array.shape[1] for array in arrays]
-        if sum(widths) != form.record_nbytes:
-            raise ValueError(f"pieces of {widths} bytes, together {sum(widths)}; a record has {form.record_nbytes}")
-        for array in arrays:
-            if not 0 <= rows.min() <= rows.max() < len(array):
-                raise ValueError(f"rows {rows.min()} to {rows.max()}; an array has {len(array)}")
-            if array.dtype != np.uint8 or (array.shape[1] > 1 and array.strides[1] != 1):
-                raise ValueError(f"an array of {array.dtype} with strides {array.strides}; rows must be compact bytes")
-            if way == "into" and not array.flags.writeable:
-                raise ValueError("an array to read into is read-only")

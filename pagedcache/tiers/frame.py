@@ -1,4 +1,4 @@
-"""What a block is on the server: a small header that names and checksums it, then its records.
+"""What a block is on a server: a small header that names and checksums it, then its records.
 
 All numbers are little-endian::
 
@@ -15,6 +15,7 @@ All numbers are little-endian::
 
 import hashlib
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from pagedcache.tiers._checked import crc32c
 from pagedcache.tiers.block_format import BlockFormat
 
-__all__ = ["DIGEST_BYTES", "Frame"]
+__all__ = ["Frame"]
 
 MAGIC = b"pcblock\n"
 VERSION = 1
@@ -60,6 +61,13 @@ class Frame:
         self._payload = form.block_nbytes
         self.format_id = self._format.hex()[:16]
         self.nbytes = _FIXED.size + 4 * form.layers + 4
+
+    def names(self, prefix: str, keys: Sequence[bytes]) -> list[str]:
+        """Return what the keys are on the server, ``<prefix>:<format id>:<digest>``."""
+        for key in keys:
+            if len(key) != DIGEST_BYTES:
+                raise ValueError(f"a key has {len(key)} bytes; a digest has {DIGEST_BYTES}")
+        return [f"{prefix}:{self.format_id}:{key.hex()}" for key in keys]
 
     def header(self, digest: bytes, crcs: NDArray[np.uint32]) -> bytes:
         """Return the header of a block.

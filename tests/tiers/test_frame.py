@@ -9,7 +9,7 @@ from redis_setting import FORM
 from pagedcache import CacheSpec
 from pagedcache.tiers import BlockFormat
 from pagedcache.tiers._checked import crc32c
-from pagedcache.tiers.redis.frame import Frame
+from pagedcache.tiers.frame import Frame
 
 DIGEST = bytes(range(32))
 CRCS = np.array([1, 2**32 - 1, 7], np.uint32)
