@@ -35,9 +35,11 @@ class SwapRoom:
 
     def give_back(self, pieces: list[Bytes]) -> None:
         """The records are no longer wanted."""
-        most = SPARE_BYTES // max(1, self._blocks * self._shape[0] * self._shape[1])
-        chunks: list[Bytes] = [piece.base for piece in pieces if piece.base is not None]
-        self._spare += chunks[: max(0, most - len(self._spare))]
+        most = SPARE_BYTES // (self._blocks * self._shape[0] * self._shape[1])
+        for piece in pieces[: max(0, most - len(self._spare))]:
+            memory = piece.base  # all of the chunk
+            assert memory is not None
+            self._spare.append(memory.reshape(self._blocks, *self._shape))
 
     def clear(self) -> None:
         """Keep nothing."""
