@@ -93,7 +93,7 @@ class DiskTier(Session):
         """Return the format of the blocks in a folder."""
         return read_format(Path(path))
 
-    def keys(self) -> list[bytes]:
+    def digests(self) -> list[bytes]:
         """Return the digests that are there, by last use, the latest first."""
         with self._lock, self._counted():
             opened = self._ready()
@@ -101,13 +101,23 @@ class DiskTier(Session):
                 return [*reversed(opened.writer.catalog.slots)]
             return [digest for digest, _ in reversed(opened.index.rows())]
 
-    def pins(self) -> dict[str, int]:
-        """Return the names of pins, and how many blocks each holds."""
+    def pins(self) -> dict[str, list[bytes]]:
+        """Return the names of pins, and the digests that each holds."""
         with self._lock, self._counted():
-            found: dict[str, int] = {}
-            for name, _ in self._ready().index.pins():
-                found[name] = found.get(name, 0) + 1
+            found: dict[str, list[bytes]] = {}
+            for name, digest in self._ready().index.pins():
+                found.setdefault(name, []).append(digest)
             return found
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the index as a database; this looks at all of it."""
+        with self._lock, self._counted():
+            return self._ready().index.problems()
+
+    def tidy(self) -> int:
+        """Drop pins of blocks that are gone, and give back the room of rows that are; how many rows made no sense."""
+        with self._lock, self._counted():
+            return self._writing().tidy()
 
     def longest_prefix(self, keys: Sequence[bytes]) -> int:
         """How many leading keys are there."""
