@@ -3,42 +3,22 @@
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pagedcache.digests import DIGEST_SIZE
 from pagedcache.errors import TierError
 from pagedcache.tiers.block_format import BlockFormat
 from pagedcache.tiers.disk._files import is_full
+from pagedcache.tiers.disk._handles import Reading, Writing, require_fit
 from pagedcache.tiers.disk._opening import Opened, read_format
 from pagedcache.tiers.disk._session import Session
 from pagedcache.tiers.disk._writer import Writer
 from pagedcache.tiers.protocol import Load, Places, Store, TierStats
 
 __all__ = ["DiskTier"]
-
-
-@dataclass(eq=False, slots=True)
-class _Reading:
-    """What a load holds."""
-
-    slots: NDArray[np.int64]
-    crcs: NDArray[np.uint32]  # [blocks, layers]
-    held: list[int]
-    right: int  # leading blocks that were right so far
-    read: bool = False  # some layer was asked for
-
-
-@dataclass(eq=False, slots=True)
-class _Writing:
-    """What a store holds."""
-
-    slots: NDArray[np.int64]
-    digests: list[bytes]
-    written: bool = False
 
 
 class DiskTier(Session):
@@ -133,7 +113,7 @@ class DiskTier(Session):
             slots = np.array(self._find(opened, keys), np.int64)
             if opened.writer is not None:
                 opened.writer.catalog.hold(slots.tolist())
-            state = _Reading(slots, np.empty((0, 0), np.uint32), slots.tolist(), 0)
+            state = Reading(slots, np.empty((0, 0), np.uint32), slots.tolist(), 0)
             with self._unlocked():
                 count, state.crcs = opened.slab.heads(slots, keys[: len(slots)])
             state.right = count
@@ -144,7 +124,7 @@ class DiskTier(Session):
 
     def load(self, load: Load, layers: range, places: Places) -> int:
         """Fill the places of some layers; how many leading blocks of the load are right in all layers so far."""
-        state: _Reading | None = load.state
+        state: Reading | None = load.state
         with self._using() as opened:
             if opened is None or state is None:
                 return 0
@@ -160,7 +140,7 @@ class DiskTier(Session):
 
     def complete_load(self, load: Load) -> None:
         """Let the blocks go; they count as used."""
-        state: _Reading | None = load.state
+        state: Reading | None = load.state
         load.state = None
         with self._lock:
             if state is None:
@@ -185,15 +165,15 @@ class DiskTier(Session):
             slots = writer.room(len(wanted), set(keys))
             digests = [keys[number] for number in wanted[: len(slots)]]
             writer.pending.update(digests)
-            return Store(keys, np.array(wanted[: len(slots)], np.int64), _Writing(slots, digests))
+            return Store(keys, np.array(wanted[: len(slots)], np.int64), Writing(slots, digests))
 
     def store(self, store: Store, places: Places) -> None:
         """Write the bytes of the wanted blocks."""
-        state: _Writing | None = store.state
+        state: Writing | None = store.state
         with self._using() as opened, self._counted():
             if state is None or opened is None or opened.writer is None:
                 return
-            _require_fit(opened.slab.form, places, len(state.digests))
+            require_fit(opened.slab.form, places, len(state.digests))
             try:
                 with self._unlocked():
                     opened.slab.write(state.slots, state.digests, places)
@@ -205,7 +185,7 @@ class DiskTier(Session):
 
     def complete_store(self, store: Store) -> int:
         """Make the blocks durable and then visible; how many. Where it fails none is, and their room is given back."""
-        state: _Writing | None = store.state
+        state: Writing | None = store.state
         with self._using() as opened, self._counted():
             if state is None or not state.written or opened is None or opened.writer is None:
                 self.abort_store(store)
@@ -236,7 +216,7 @@ class DiskTier(Session):
 
     def abort_store(self, store: Store) -> None:
         """Give the room back, instead of complete_store."""
-        state: _Writing | None = store.state
+        state: Writing | None = store.state
         store.state = None
         with self._lock:
             if state is not None and self._opened is not None and self._opened.writer is not None:
@@ -305,16 +285,3 @@ class DiskTier(Session):
             there = True
         self._stats.corrupt += there
         self._lost += not there
-
-
-def _require_fit(form: BlockFormat, places: Places, count: int) -> None:
-    """Refuse places that are not those of `count` blocks of this format: a store would write what no load can take."""
-    if len(places.rows) != count or len(places.layers) != form.layers:
-        raise ValueError(
-            f"places of {len(places.rows)} blocks and {len(places.layers)} layers; the store wants {count} blocks of "
-            f"{form.layers}"
-        )
-    for layer, arrays in enumerate(places.layers):
-        width = sum(array.shape[1] for array in arrays)
-        if width != form.record_nbytes:
-            raise ValueError(f"places of layer {layer} are {width} bytes wide; a record is {form.record_nbytes}")
