@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from pagedcache.cli.bench import bench
+from pagedcache.cli.cache import cache
 from pagedcache.cli.chat import chat
 from pagedcache.cli.doctor import doctor
 from pagedcache.cli.generate import generate
@@ -22,6 +23,7 @@ def app() -> None:
 
 
 app.add_command(bench)
+app.add_command(cache)
 app.add_command(chat)
 app.add_command(doctor)
 app.add_command(generate)

@@ -57,7 +57,7 @@ def test_readers_see_what_becomes_visible(tier):
         assert there(reader, [0, 1, 2]) == [0, 1]
         put(tier, [2])
         assert get(reader, [0, 1, 2]) == 3
-        assert reader.stats().blocks == 3 and reader.keys() == tier.keys()
+        assert reader.stats().blocks == 3 and reader.digests() == tier.digests()
     assert run("with opened(sys.argv[1], readonly=True) as t: print(get(t, [0, 1, 2, 3]))", tier.path) == ["3"]
 
 

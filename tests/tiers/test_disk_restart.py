@@ -13,12 +13,12 @@ def test_blocks_pins_and_order_survive(tmp_path):  # T02, T05
         put(tier, [3, 4])
         tier.pin([key(0)], "system prompt")
         assert get(tier, [0, 1, 2]) == 3
-        order = tier.keys()
+        order = tier.digests()
     assert order == [key(n) for n in (0, 1, 2, 3, 4)]
     with opened(tmp_path / "tier") as tier:
-        assert tier.keys() == order
+        assert tier.digests() == order
         assert get(tier, [0, 1, 2]) == 3 and get(tier, [3, 4]) == 2
-        assert tier.pins() == {"system prompt": 1} and tier.stats().more["pinned"] == 1
+        assert tier.pins() == {"system prompt": [key(0)]} and tier.stats().more["pinned"] == 1
 
 
 def test_a_store_that_was_not_complete_is_not_there(tmp_path):

@@ -207,6 +207,10 @@ class Index:
         """Drop a name's pins, inside a transaction."""
         self._database.execute("DELETE FROM pins WHERE name = ?", (name,))
 
+    def drop_orphans(self) -> int:
+        """Drop pins of blocks that are gone, inside a transaction; how many."""
+        return self._database.execute("DELETE FROM pins WHERE digest NOT IN (SELECT digest FROM blocks)").rowcount
+
     def compact(self) -> None:
         """Give back the room of rows that are gone."""
         with self._told("compacting"):

@@ -39,11 +39,10 @@ class Writer:
 
     def __init__(self, slab: Slab, index: Index, most: int) -> None:
         self.slab, self.index, self.most = slab, index, most
-        self.catalog = load_catalog(slab, index)
+        self.catalog, self.dropped = load_catalog(slab, index)
         self.healthy = True  # False: the medium failed so that it cannot be told what is on it; no more is stored
         self.evicted = 0
         self.failures = 0  # that were lived with, so that nobody was told
-        self.dropped = 0  # rows that the index had when it was opened and that made no sense
         self.pending: set[bytes] = set()  # being stored
         self._clock = index.last_use()
         self._unsaved: dict[bytes, int] = {}  # uses that the index does not know of
@@ -159,6 +158,13 @@ class Writer:
             self.index.unpin(name)
         return self.catalog.unpin(name)
 
+    def tidy(self) -> int:
+        """Drop what is of no use from the index; how many rows there were that made no sense."""
+        with self._safely(), self.index.transaction():
+            orphans = self.index.drop_orphans()
+        self.index.compact()
+        return self.dropped + orphans
+
     def save_use(self) -> None:
         """Let the index know of uses."""
         if self._unsaved and self.healthy:
@@ -190,17 +196,18 @@ class _Safely:
             self._writer.healthy = False
 
 
-def load_catalog(slab: Slab, index: Index) -> Catalog:
-    """Return what the index knows; rows that make no sense are deleted from it."""
+def load_catalog(slab: Slab, index: Index) -> tuple[Catalog, int]:
+    """Return what the index knows; rows that make no sense are deleted from it, and counted."""
     rows, count = index.rows(), slab.count
     slots = np.fromiter((slot for _, slot in rows), np.int64, len(rows))
     right = slots < count
     first = np.zeros(len(rows), bool)
     first[np.unique(slots, return_index=True)[1]] = True  # a slot holds one block at most
     right &= first
-    if not right.all() or index.count() != len(rows):
+    dropped = index.count() - int(right.sum())
+    if dropped:
         with index.transaction():
             index.delete(digest for (digest, _), good in zip(rows, right, strict=True) if not good)
             index.delete_others(count)
         rows = [row for row, good in zip(rows, right, strict=True) if good]
-    return Catalog(rows, index.pins(), count)
+    return Catalog(rows, index.pins(), count), dropped

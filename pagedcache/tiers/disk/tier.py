@@ -3,43 +3,23 @@
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pagedcache.digests import DIGEST_SIZE
 from pagedcache.errors import TierError
 from pagedcache.tiers.block_format import BlockFormat
 from pagedcache.tiers.disk._files import is_full
+from pagedcache.tiers.disk._handles import Reading, Writing, require_fit
 from pagedcache.tiers.disk._opening import Opened, read_format
 from pagedcache.tiers.disk._session import Session
 from pagedcache.tiers.disk._writer import Writer
 from pagedcache.tiers.protocol import Load, Places, Store, TierStats
 
 __all__ = ["DiskTier"]
-
-
-@dataclass(eq=False, slots=True)
-class _Reading:
-    """What a load holds."""
-
-    slots: NDArray[np.int64]
-    crcs: NDArray[np.uint32]  # [blocks, layers]
-    held: list[int]
-    right: int  # leading blocks that were right so far
-    read: bool = False  # some layer was asked for
-
-
-@dataclass(eq=False, slots=True)
-class _Writing:
-    """What a store holds."""
-
-    slots: NDArray[np.int64]
-    digests: list[bytes]
-    written: bool = False
 
 
 class DiskTier(Session):
@@ -95,7 +75,7 @@ class DiskTier(Session):
         """Return the format of the blocks in a folder."""
         return read_format(Path(path))
 
-    def keys(self) -> list[bytes]:
+    def digests(self) -> list[bytes]:
         """Return the digests that are there, by last use, the latest first."""
         with self._lock, self._counted():
             opened = self._ready()
@@ -103,13 +83,23 @@ class DiskTier(Session):
                 return [*reversed(opened.writer.catalog.slots)]
             return [digest for digest, _ in reversed(opened.index.rows())]
 
-    def pins(self) -> dict[str, int]:
-        """Return the names of pins, and how many blocks each holds."""
+    def pins(self) -> dict[str, list[bytes]]:
+        """Return the names of pins, and the digests that each holds."""
         with self._lock, self._counted():
-            found: dict[str, int] = {}
-            for name, _ in self._ready().index.pins():
-                found[name] = found.get(name, 0) + 1
+            found: dict[str, list[bytes]] = {}
+            for name, digest in self._ready().index.pins():
+                found.setdefault(name, []).append(digest)
             return found
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the index as a database; this looks at all of it."""
+        with self._lock, self._counted():
+            return self._ready().index.problems()
+
+    def tidy(self) -> int:
+        """Drop pins of blocks that are gone, and give back the room of rows that are; how many rows made no sense."""
+        with self._lock, self._counted():
+            return self._writing().tidy()
 
     def longest_prefix(self, keys: Sequence[bytes]) -> int:
         """How many leading keys are there."""
@@ -125,7 +115,7 @@ class DiskTier(Session):
             slots = np.array(self._find(opened, keys), np.int64)
             if opened.writer is not None:
                 opened.writer.catalog.hold(slots.tolist())
-            state = _Reading(slots, np.empty((0, 0), np.uint32), slots.tolist(), 0)
+            state = Reading(slots, np.empty((0, 0), np.uint32), slots.tolist(), 0)
             with self._unlocked():
                 count, state.crcs = opened.slab.heads(slots, keys[: len(slots)])
             state.right = count
@@ -136,7 +126,7 @@ class DiskTier(Session):
 
     def load(self, load: Load, layers: range, places: Places) -> int:
         """Fill the places of some layers; how many leading blocks of the load are right in all layers so far."""
-        state: _Reading | None = load.state
+        state: Reading | None = load.state
         with self._using() as opened:
             if opened is None or state is None:
                 return 0
@@ -152,7 +142,7 @@ class DiskTier(Session):
 
     def complete_load(self, load: Load) -> None:
         """Let the blocks go; they count as used."""
-        state: _Reading | None = load.state
+        state: Reading | None = load.state
         load.state = None
         with self._lock:
             if state is None:
@@ -177,15 +167,15 @@ class DiskTier(Session):
             slots = writer.room(len(wanted), set(keys))
             digests = [keys[number] for number in wanted[: len(slots)]]
             writer.pending.update(digests)
-            return Store(keys, np.array(wanted[: len(slots)], np.int64), _Writing(slots, digests))
+            return Store(keys, np.array(wanted[: len(slots)], np.int64), Writing(slots, digests))
 
     def store(self, store: Store, places: Places) -> None:
         """Write the bytes of the wanted blocks."""
-        state: _Writing | None = store.state
+        state: Writing | None = store.state
         with self._using() as opened, self._counted():
             if state is None or opened is None or opened.writer is None:
                 return
-            _require_fit(opened.slab.form, places, len(state.digests))
+            require_fit(opened.slab.form, places, len(state.digests))
             try:
                 with self._unlocked():
                     opened.slab.write(state.slots, state.digests, places)
@@ -197,7 +187,7 @@ class DiskTier(Session):
 
     def complete_store(self, store: Store) -> int:
         """Make the blocks durable and then visible; how many. Where it fails none is, and their room is given back."""
-        state: _Writing | None = store.state
+        state: Writing | None = store.state
         with self._using() as opened, self._counted():
             if state is None or not state.written or opened is None or opened.writer is None:
                 self.abort_store(store)
@@ -228,7 +218,7 @@ class DiskTier(Session):
 
     def abort_store(self, store: Store) -> None:
         """Give the room back, instead of complete_store."""
-        state: _Writing | None = store.state
+        state: Writing | None = store.state
         store.state = None
         with self._lock:
             if state is not None and self._opened is not None and self._opened.writer is not None:
@@ -297,16 +287,3 @@ class DiskTier(Session):
             there = True
         self._stats.corrupt += there
         self._lost += not there
-
-
-def _require_fit(form: BlockFormat, places: Places, count: int) -> None:
-    """Refuse places that are not those of `count` blocks of this format: a store would write what no load can take."""
-    if len(places.rows) != count or len(places.layers) != form.layers:
-        raise ValueError(
-            f"places of {len(places.rows)} blocks and {len(places.layers)} layers; the store wants {count} blocks of "
-            f"{form.layers}"
-        )
-    for layer, arrays in enumerate(places.layers):
-        width = sum(array.shape[1] for array in arrays)
-        if width != form.record_nbytes:
-            raise ValueError(f"places of layer {layer} are {width} bytes wide; a record is {form.record_nbytes}")
