@@ -14,8 +14,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from pagedcache._saving import Saving
 from pagedcache._sight import sights_of
-from pagedcache._stepping import Stepping
 from pagedcache.backends import Backend, HasThreads, Storage, get
 from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable
 from pagedcache.errors import UnsupportedByBackend, ViewsOutstanding
@@ -49,7 +49,7 @@ def _with_threads(backend: Backend, threads: int | None) -> Backend:
     return backend.with_threads(threads)
 
 
-class KVCache(Stepping):
+class KVCache(Saving):
     """Keys and values of many sequences in fixed-size blocks, and attention over them.
 
     Parameters

@@ -192,7 +192,7 @@ cdef class ArchiveTable(ShareTable):
         cdef int64_t places = (self.num_sides + <int64_t>1) * self.c_blocks_for(end)
         cdef int32_t row
         if known is not None and (known.n != end or skipped > 0):
-            raise ValueError(f"{known.n} tokens and a pad of {skipped} for position {end}; known ones fill it, unpadded")
+            raise ValueError(f"{known.n} tokens, pad {skipped}, position {end}; known tokens fill it, without a pad")
         if self.c_blocks_for(end) > self.pool.num_blocks:
             raise ValueError(f"position {end} takes {self.c_blocks_for(end)} blocks; there are {self.pool.num_blocks}")
         with cython.critical_section(self.pool):
@@ -221,7 +221,7 @@ cdef class ArchiveTable(ShareTable):
             if holders is not None:
                 self.rows[row].keys = self.keys.c_share((<RowKeysHolder>holders[0]).keys)
             self.c_place(row, end)
-            self.c_arrive(row, NULL if known is None else known.data)
+            self.c_arrive(row, <const int32_t *>NULL if known is None else known.data)
             self.pool.c_note_peak()
             holders = None
             return self.c_handle(row)
