@@ -237,7 +237,9 @@ cdef class ArchiveTable(ShareTable):
         entry.num_blocks = total
         for side in range(self.num_sides):
             self.sides[side].filled[row] = total
-            self.sides[side].first[row] = self.c_block_of(self.c_lowest_seen(side, entry.position, entry.pad))
+            self.sides[side].first[row] = 0
+            if self.sides[side].window > 0:
+                self.sides[side].first[row] = self.c_block_of(self.c_lowest_seen(side, entry.position, entry.pad))
         for j in range(total):
             if j < hits:
                 self.pool.c_incref(table[j])
