@@ -5,6 +5,7 @@ from kv_drive import DIM, HEADS, LAYERS, Rows
 
 from pagedcache import CacheSpec, KVCache
 
+DTYPES = ["float32", "float16", "bfloat16", "int8", "float8_e4m3"]
 PROMPT = list(range(100, 111))  # two full blocks of four, and three tokens
 
 

@@ -1,17 +1,13 @@
 """KVCache.save, restore and load: sequences come back as they were, on any backend, in any layout."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from kv_drive import Rows
-from saved_drive import PROMPT, decode, make_cache, random_rows, records_of, rows_of, state
+from saved_drive import DTYPES, PROMPT, decode, make_cache, random_rows, records_of, rows_of
 
-from pagedcache import InvalidSequence, KVCache, Namespace, StepOpen, SwappedOut, adapter, content, salt
+from pagedcache import InvalidSequence, KVCache, StepOpen, SwappedOut
 from pagedcache.testing import DelayedBackend
 
-DTYPES = ["float32", "float16", "bfloat16", "int8", "float8_e4m3"]
 PAIRS = [(dtype, *pair) for dtype in DTYPES for pair in (("cpu", "numpy"), ("numpy", "cpu"))]
 PAIRS += [("float16", "cpu", "cuda-emulated"), ("int8", "cuda-emulated", "numpy")]
 
@@ -125,55 +121,6 @@ def test_old_bytes_of_others_are_not_saved(path):
     assert np.float32(77).tobytes() not in path.read_bytes() and np.int32(77).tobytes() not in path.read_bytes()
 
 
-# ---- keys and namespaces
-
-OURS = Namespace("ours", secret=b"at least 16 bytes")
-
-
-@pytest.mark.parametrize("namespace", [None, "theirs", OURS], ids=str)
-def test_keys_and_namespaces_come_back(path, namespace):  # T08
-    rows = Rows(make_cache())
-    about = {"namespace": namespace, "keys": [[adapter("lora"), content("cat", 5, 9), salt("t7", 10)]]}
-    sid = rows.admit(PROMPT, **about)
-    rows.cache.save(path, [sid])
-    again, [other] = KVCache.load(path, namespace=OURS if namespace is OURS else None)
-    assert again.sequences.contents(other)[1:] == rows.cache.sequences.contents(sid)[1:]
-    assert again.match([[*PROMPT, 1]], **about)[0] == 8 and again.match([PROMPT])[0] == 0
-    resumed = rows_of(again, {other: PROMPT})
-    resumed.run({int(other): [50]})
-    assert again.match([[*PROMPT, 50, 1]], **about)[0] == 12
-
-
-def test_a_secret_is_not_in_the_file_and_has_to_be_given_again(path):
-    rows = Rows(make_cache())
-    sid = rows.admit(PROMPT, namespace=OURS)
-    rows.cache.save(path, [sid])
-    assert OURS.secret not in path.read_bytes() and OURS.secret.hex().encode() not in path.read_bytes()
-    for wrong in (None, Namespace("ours"), Namespace("ours", secret=b"some other secret"), Namespace("theirs")):
-        with pytest.raises(ValueError, match="b'ours', which was saved with another secret"):
-            KVCache.load(path, namespace=wrong)
-    with pytest.raises(ValueError, match="nothing of namespace b'theirs'"):
-        KVCache.load(path, namespace=[OURS, Namespace("theirs")])
-    with pytest.raises(TypeError, match="must be a Namespace"):
-        KVCache.load(path, namespace="ours")
-
-
-def test_a_namespace_without_a_secret_gets_none(path):
-    rows = Rows(make_cache())
-    rows.cache.save(path, [rows.admit(PROMPT, namespace="ours")])
-    with pytest.raises(ValueError, match="saved without a secret"):
-        KVCache.load(path, namespace=OURS)
-
-
-def test_a_sequence_within_what_its_keys_are_about_waits(path):
-    cache = make_cache()
-    ids = cache.admit([PROMPT], keys=[[content("cat", 2, 9)]]).ids
-    cache.commit(cache.extend(ids, 6), PROMPT[:6])
-    with pytest.raises(ValueError, match="stands at 6, and its keys are about tokens up to 9"):
-        cache.save(path, ids)
-    assert not path.exists()
-
-
 # ---- into a cache that is in use
 
 
@@ -248,69 +195,3 @@ def test_metadata_only_caches_have_no_place_for_it(path):
     rows.cache.save(path, [rows.admit(PROMPT)])
     with pytest.raises(ValueError, match="metadata only"):
         make_cache(storage="metadata").restore(path)
-
-
-# ---- the prefix cache as a whole
-
-IN_A_NEW_PROCESS = """
-import sys, numpy as np
-from pagedcache import KVCache, Namespace, salt
-ours = Namespace("ours", secret=b"at least 16 bytes")
-cache, ids = KVCache.load(sys.argv[1], namespace=ours)
-assert len(ids) == 0
-prompt = list(range(100, 111))
-print(*cache.match([[*prompt, 1], [*prompt[:4], 9, 9, 9, 9, 1]]), *cache.match([prompt], namespace=ours),
-      *cache.match([prompt], keys=[[salt("t7", 5)]]), cache.stats().cached)
-cache.check()
-"""
-
-
-def test_the_prefix_cache_in_a_new_process(path):  # T02, T05
-    rows = Rows(make_cache())
-    ids = [rows.admit(PROMPT), rows.admit([*PROMPT[:4], 9, 9, 9, 9, 8]), rows.admit(PROMPT, namespace=OURS)]
-    ids.append(rows.admit(PROMPT, keys=[[salt("t7", 5)]]))
-    rows.release(*ids[:2])
-    assert rows.cache.save(path) == rows.cache.stats().published == 6
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", IN_A_NEW_PROCESS, str(path)], capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.stderr) == ("8 8 8 8 6\n", "")
-
-
-def test_the_prefix_cache_has_the_bytes(path):
-    rows = Rows(make_cache())
-    rows.admit([*PROMPT, 111])
-    rows.admit([*PROMPT[:8], 5, 6, 7, 8, 9])
-    rows.cache.save(path)
-    again = rows_of(KVCache.load(path, num_blocks=9)[0], {})
-    again.admit([*PROMPT, 111, 1])
-    again.admit([*PROMPT[:8], 5, 6, 7, 8, 1])
-    again.verify()
-    assert again.cache.stats().hit_tokens == 24
-
-
-def test_an_image_that_goes_on_behind_what_is_published(path):
-    rows = Rows(make_cache())
-    about = {"keys": [[content("cat", 6, 20)]]}
-    rows.admit([*range(100, 121)], **about)
-    rows.release(*rows.tokens)
-    rows.cache.evict(2)
-    rows.cache.save(path)
-    again, _ = KVCache.load(path)
-    assert again.match([[*range(100, 122)]], **about)[0] == 12
-
-
-def test_it_may_be_saved_while_steps_are_open(path):
-    rows = Rows(make_cache())
-    sid = rows.admit(PROMPT)
-    step = rows.cache.extend([sid], [1])
-    assert rows.cache.save(path) == 2
-    rows.cache.commit(step, [1])
-
-
-def test_an_empty_one(path):
-    assert make_cache().save(path) == 0
-    with pytest.raises(ValueError, match="holds no blocks: say how large"):
-        KVCache.load(path)
-    cache, ids = KVCache.load(path, num_blocks=2)
-    assert state(cache)[:5] == (2, 0, 0, 0, 0) and ids.dtype == np.int64 and len(ids) == 0

@@ -120,7 +120,7 @@ def test_missing_companions_are_added(path):
     rows = Rows(cache_of(groups=(FULL, SLIDING)))
     rows.admit(PROMPT[:40])
     rows.cache.save(path)
-    assert rows.cache.evict(99) == 8  # what the window has let go of
+    assert rows.cache.evict(99) == 9  # what the window has let go of
     assert rows.cache.match([[*PROMPT[:20], 1]])[0] == 0
     rows.cache.restore(path)
     assert rows.cache.match([[*PROMPT[:20], 1]])[0] == 20
