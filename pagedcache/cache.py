@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pagedcache._loading import Loading
+from pagedcache._saving import Saving
 from pagedcache._sight import sights_of
 from pagedcache.backends import Backend, HasThreads, Storage, get
 from pagedcache.core import BlockPool, EvictionPolicy, SequenceTable
@@ -54,7 +54,7 @@ def _with_threads(backend: Backend, threads: int | None) -> Backend:
     return backend.with_threads(threads)
 
 
-class KVCache(Loading):
+class KVCache(Saving):
     """Keys and values of many sequences in fixed-size blocks, and attention over them.
 
     Parameters

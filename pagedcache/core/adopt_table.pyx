@@ -33,7 +33,7 @@ cdef class AdoptTable(CacheTable):
                     self.pool.c_drop((<Int32s>int32s_of(found, "blocks")).data, n)
 
     def hold(self, prompt, *, namespace=None, keys=None):
-        """Keep what is published of a prompt, whole blocks of the first group, until `let_go`.
+        """Keep what is published of a prompt, whole blocks and what a hit needs in other groups, until `let_go`.
 
         Other than a pin it has no name and no limit: it is for the time that more of the prompt is on its way.
 
@@ -48,22 +48,24 @@ cdef class AdoptTable(CacheTable):
         hold : int
             What to hand to `let_go`.
         blocks : int
-            How many blocks it keeps.
+            How many leading blocks of the prompt are published.
         """
         cdef list prompts = token_lists([prompt], "prompts"), holders
         cdef list starts = key_starts(namespace, None if keys is None else [keys], self.block_size, prompts)
         cdef Int32s tokens = prompts[0]
         cdef int32_t most = <int32_t>min(tokens.n // self.block_size, <Py_ssize_t>self.pool.num_blocks), n, k, last
+        cdef int32_t count
         cdef int32_t *blocks
-        room = new_int32s(most, &blocks)
+        room = new_int32s(most * (self.num_sides + <Py_ssize_t>1), &blocks)
         with cython.critical_section(self.pool):
             holders = self.c_holders(starts, namespace)
             n = self.index.c_match(
                 tokens.data, most, NULL if holders is None else (<RowKeysHolder>holders[0]).keys, blocks, &last
             )
+            count = n + self.c_list_companions(blocks, n)       # behind them
             self.last_hold += 1
-            self.holds[self.last_hold] = (room, n)
-            for k in range(n):
+            self.holds[self.last_hold] = (room, count)
+            for k in range(count):
                 self.pool.c_incref(blocks[k])
             self.pool.c_note_peak()
             holders = None      # they count users, which needs the section

@@ -1,10 +1,10 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pagedcache.core.archive_table import ArchiveTable
 from pagedcache.core.results import CacheStats
-from pagedcache.core.share_table import ShareTable
 
-class SequenceTable(ShareTable):
+class SequenceTable(ArchiveTable):
     def truncate(self, ids: ArrayLike, positions: int | ArrayLike) -> int: ...
     def release(self, ids: ArrayLike) -> int: ...
     def cover(self, fence: int) -> None: ...

@@ -3,10 +3,10 @@
 cimport cython
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 
+from pagedcache.core.archive_table cimport ArchiveTable
 from pagedcache.core.arguments cimport Int32s, Int64s, handles_of, own_counts
 from pagedcache.core.records cimport ZERO_BLOCK
 from pagedcache.core.row_table cimport ANY, CLOSED, DOOMED, LIVE, OPEN_OR_CLOSED, SWAPPED, VACANT
-from pagedcache.core.share_table cimport ShareTable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from pagedcache.core.results import CacheStats
 
 
 @cython.no_gc_clear
-cdef class SequenceTable(ShareTable):
+cdef class SequenceTable(ArchiveTable):
     """Block tables of many sequences over one pool, with a prefix index; no K/V bytes.
 
     Parameters

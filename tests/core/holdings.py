@@ -116,6 +116,12 @@ class Holdings:
         self.held = held
         return held | self.waiting.keys()
 
+    def finish(self, sid: int) -> None:
+        """A released row that no step names any more goes, though a later row of its step may take its blocks back."""
+        if sid in self.doomed and not self.is_open(sid):
+            del self.doomed[sid]
+            self.used()
+
     def free(self) -> int:
         return self.num_blocks - len(self.used())
 

@@ -257,6 +257,7 @@ class Model(Holdings):
             if copy.sid in self.rows:
                 self.rows[copy.sid].partial = 0
         for sid, new in step.new.items():
+            self.finish(sid)
             if (row := self.rows.get(sid)) is None or not new:
                 continue
             row.tokens += [new[k] for k in accepted[sid]]

@@ -221,3 +221,14 @@ def test_shapes_for_several_groups(hybrid, make):
     with pytest.raises(InvalidBlock, match="block 0 is out of range"):
         hybrid.adopt(PROMPT, np.array([[0, blocks[0]]], np.int32))
     hybrid.pool.decref(blocks)
+
+
+def test_companions_are_held_with_their_prefix(hybrid):
+    sid = prefill(hybrid, PROMPT)
+    hybrid.release([sid])
+    before = hybrid.match([PROMPT], by_group=True).tolist()
+    hold, blocks = hybrid.hold(PROMPT)
+    hybrid.evict(32)
+    assert blocks == 4 and hybrid.match([PROMPT], by_group=True).tolist() == before == [[16, 16]]
+    hybrid.let_go(hold)
+    assert hybrid.evict(32) > 4
