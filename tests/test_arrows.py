@@ -30,6 +30,10 @@ PART_OF = {  # private modules are held to what the public one is that they are 
     "_layer_group": "spec",
     "_pages": "simple",
     "_residency": "cache",
+    "_restoring": "cache",
+    "_saved_blocks": "cache",
+    "_saved_origins": "cache",
+    "_saving": "cache",
     "_sight": "cache",
     "_stepping": "cache",
 }
