@@ -109,6 +109,24 @@ def test_unknown_tokens_and_pads_come_back_unpublished(path, pad):  # T08
     again.check()
 
 
+def test_forks_whose_tokens_are_not_known_share_again(path):
+    """As of beams over padded prompts: what they have in common is there once."""
+    cache = make_cache()
+    [sid] = cache.admit([PROMPT], pads=[3]).ids.tolist()
+    decode(cache, sid, PROMPT)
+    kids = [sid, *cache.fork([sid], 2).ravel().tolist(), cache.fork([sid], at=9).item()]
+    for k, kid in enumerate(kids):
+        decode(cache, kid, [k] * (k + 1), k)
+    assert cache.save(path, kids) == cache.stats().used
+    again, ids = KVCache.load(path)
+    assert again.stats().used == cache.stats().used and again.stats().shared == cache.stats().shared
+    for old, new in zip(kids, ids.tolist(), strict=True):
+        assert records_of(again, new) == records_of(cache, old)
+    for old, new in zip(kids, ids.tolist(), strict=True):
+        np.testing.assert_array_equal(decode(again, new, [9, 9, 9], old), decode(cache, old, [9, 9, 9], old))
+    again.check()
+
+
 def test_old_bytes_of_others_are_not_saved(path):
     rows = Rows(make_cache(num_blocks=3))
     rows.release(rows.admit([77] * 12))

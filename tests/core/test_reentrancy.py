@@ -66,6 +66,7 @@ CALLS = {
     "admit_swapped": lambda w, m: w.table.admit_swapped(
         18, m([5] * 18), namespace=KEYS["namespace"], keys=[salt("s", 3)]
     ),
+    "admit_swapped like": lambda w, m: w.table.admit_swapped(18, None, like=w.a, shared=3, namespace="ours"),
     "publish": lambda w, m: w.table.publish(m([w.a, w.e])),
     "events": lambda w, m: w.table.events(),
     "open_steps": lambda w, m: w.table.open_steps,
