@@ -29,7 +29,7 @@ cdef class AdoptTable(CacheTable):
         self.holds = {}
 
     def __dealloc__(self):
-        if self.holds:      # let go while the pool has its index
+        if self.last_hold > 0:      # not where the table was refused: then there is not even a dict
             with cython.critical_section(self.pool):
                 for found, n in self.holds.values():
                     self.pool.c_drop((<Int32s>int32s_of(found, "blocks")).data, n)
