@@ -1,5 +1,8 @@
 """KVCache.save, restore and load: sequences come back as they were, on any backend, in any layout."""
 
+import contextlib
+import threading
+
 import numpy as np
 import pytest
 from kv_drive import Rows
@@ -213,3 +216,27 @@ def test_metadata_only_caches_have_no_place_for_it(path):
     rows.cache.save(path, [rows.admit(PROMPT)])
     with pytest.raises(ValueError, match="metadata only"):
         make_cache(storage="metadata").restore(path)
+
+
+def test_saving_while_another_thread_decodes(path):
+    """Each file holds the sequence as it was at some moment between two steps."""
+    rows = Rows(make_cache(num_blocks=120))
+    sid = rows.admit(PROMPT)
+    text = [k % 400 for k in range(200)]
+
+    def decode_all():
+        for token in text:
+            rows.run({sid: [token]})
+
+    thread = threading.Thread(target=decode_all)
+    thread.start()
+    lengths = []
+    for _ in range(10):
+        with contextlib.suppress(StepOpen):  # between extend and commit
+            rows.cache.save(path, [sid])
+            cache, [other] = KVCache.load(path, num_blocks=60)
+            lengths.append(cache.sequence(other).length)
+            rows_of(cache, {other: [*PROMPT, *text][: lengths[-1]]}).verify()
+    thread.join()
+    assert lengths == sorted(lengths)
+    rows.verify()
