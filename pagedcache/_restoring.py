@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache._saved_blocks import format_of, groups_of
-from pagedcache._saved_origins import namespaces_of, parents_of, require_groups
+from pagedcache._saved_origins import Origin, namespaces_of, origins_of, require_groups
 from pagedcache.errors import OutOfSequences
 from pagedcache.saved._manifest import SavedPath
 from pagedcache.saved.conversion import converted, require_convertible
@@ -46,7 +46,7 @@ class Restoration:
         require_convertible(saved.form, self._form, saved.where)
         require_groups(groups_of(cache.spec), self._groups, saved.where)
         self._owners = namespaces_of(saved, namespace)
-        self._parents = parents_of(saved.manifest.paths)
+        self._origins = origins_of(saved.manifest.paths)
         self._places: dict[int, int] = {}  # record -> block of the pool that has its bytes, not yet published
 
     def run(self) -> NDArray[np.int64]:
@@ -73,11 +73,12 @@ class Restoration:
                 self._adopt(path)
             self._table.pool.decref(reserved)
             reserved = reserved[:0]
-            for number, parent in self._parents.items():
-                if parent is None:
-                    rows[number] = self._bring_in(paths[number])
+            for number, origin in self._origins.items():
+                parent = None if origin.parent is None else rows[origin.parent]
+                if parent is not None and origin.is_whole:
+                    rows[number] = int(self._table.fork([parent], 1, paths[number].position)[0, 0])
                 else:
-                    rows[number] = int(self._table.fork([rows[parent]], 1, paths[number].position)[0, 0])
+                    rows[number] = self._bring_in(paths[number], origin, parent)
             return np.array([rows[number] for number in sorted(rows)], np.int64)
         except BaseException:
             self._cache._cover()
@@ -130,12 +131,21 @@ class Restoration:
     def _own_blocks(self, paths: list[SavedPath]) -> int:
         """How many blocks the sequences need besides those that they share with the prefix cache, or each other."""
         count = 0
-        for number, parent in self._parents.items():
-            if parent is None:
-                path = paths[number]
-                first = path.position // self._form.block_size if path.known else 0
-                count += int(self._kept(path)[first:].sum())
+        for number, origin in self._origins.items():
+            own = self._own(paths[number], origin)
+            if paths[number].known:
+                own[: paths[number].position // self._form.block_size] = False
+            count += int(own.sum())
         return count
+
+    def _own(self, path: SavedPath, origin: Origin) -> NDArray[np.bool_]:
+        """Which blocks a sequence must have and does not share with its origin, [entries, groups]."""
+        own = self._kept(path)
+        if origin.is_whole:
+            own[:] = False
+        elif origin.parent is not None:
+            own[: origin.shared] &= ~self._kept(self._saved.manifest.paths[origin.parent])[: origin.shared]
+        return own
 
     def _kept(self, path: SavedPath) -> NDArray[np.bool_]:
         """Which blocks a sequence must have, [entries, groups]."""
@@ -171,15 +181,17 @@ class Restoration:
             for record in path.blocks[first : first + len(rows)].ravel().tolist():
                 self._places.pop(record, None)
 
-    def _bring_in(self, path: SavedPath) -> int:
+    def _bring_in(self, path: SavedPath, origin: Origin, parent: int | None) -> int:
         """One sequence; its handle."""
-        missing = self._kept(path)
+        missing = self._own(path, origin)
         tokens = None
         if path.known:
             tokens, found, _ = self._found(path)
             missing[: len(found)] &= found == 0
         level = min(path.priority, self._table.pool.policy.num_levels - 1)
-        handle = self._table.admit_swapped(path.position, tokens, pad=path.pad, priority=level, **self._about(path))
+        handle = self._table.admit_swapped(
+            path.position, tokens, pad=path.pad, priority=level, like=parent, shared=origin.shared, **self._about(path)
+        )
         try:
             blocks = self._table.begin_swap_in([handle])
             self._write(path.blocks[missing], blocks)

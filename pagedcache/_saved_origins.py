@@ -1,6 +1,6 @@
 """Where a saved file's contents belong: layer groups that must be the same, namespaces, sequences that share."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,30 +10,68 @@ from pagedcache.keys import Namespace
 from pagedcache.saved._manifest import Group, SavedPath
 from pagedcache.saved.saved_file import SavedFile
 
-__all__ = ["namespaces_of", "parents_of", "require_groups"]
+__all__ = ["Origin", "namespaces_of", "origins_of", "require_groups"]
 
 
-def parents_of(paths: list[SavedPath]) -> dict[int, int | None]:
-    """Return, for each sequence, one before it of which it is the beginning, blocks included; or None.
+class Origin(NamedTuple):
+    """What a sequence shares with one that comes before it.
 
-    Numbers of sequences, the longest first, so that whatever is a parent comes before. Where there are windows, only
-    one at the same position is a parent: what a longer one has let go of is not there.
+    Attributes
+    ----------
+    parent : int, or None
+        Which one.
+    shared : int
+        Leading blocks that are the parent's as well.
+    is_whole : bool
+        Whether it is the parent's beginning, up to its own last token.
+    """
+
+    parent: int | None = None
+    shared: int = 0
+    is_whole: bool = False
+
+
+def origins_of(paths: list[SavedPath]) -> dict[int, Origin]:
+    """Return, for each sequence, what it shares with another; the prefix cache sees to blocks whose tokens are known.
+
+    By the numbers of sequences, the longest first, so that whatever is a parent comes before.
     """
     order = [k for k in sorted(range(len(paths)), key=lambda k: -paths[k].position) if paths[k].is_sequence]
     tails = np.unique([paths[k].blocks[-1, 0] for k in order if len(paths[k].blocks)])
-    owners: dict[int, list[int]] = {}  # the last record of some sequence -> sequences that have it, and came before
-    found: dict[int, int | None] = {}
+    ends: dict[int, list[int]] = {}  # the last record of some sequence -> sequences before that have it
+    heads: dict[int, list[int]] = {}  # the first record of a sequence without known tokens -> the same
+    found: dict[int, Origin] = {}
     for number in order:
         path = paths[number]
-        others = owners.get(int(path.blocks[-1, 0]), []) if len(path.blocks) else []
-        found[number] = next((other for other in others if _is_beginning(path, paths[other])), None)
-        if found[number] is None:  # else its parent serves as well
-            for record in path.blocks[np.isin(path.blocks[:, 0], tails), 0].tolist():
-                owners.setdefault(record, []).append(number)
+        if not len(path.blocks):
+            found[number] = Origin()
+            continue
+        first, *_, last = path.blocks[[0, -1], 0].tolist()
+        whole = next((other for other in ends.get(last, []) if _is_beginning(path, paths[other])), None)
+        if whole is not None:  # and then this one's parent serves others as well
+            found[number] = Origin(whole, len(path.blocks), True)
+            continue
+        found[number] = Origin() if path.known else _longest(path, paths, heads.get(first, []))
+        for record in path.blocks[np.isin(path.blocks[:, 0], tails), 0].tolist():
+            ends.setdefault(record, []).append(number)
+        if not path.known:
+            heads.setdefault(first, []).append(number)
     return found
 
 
+def _longest(path: SavedPath, paths: list[SavedPath], others: list[int]) -> Origin:
+    best = Origin()
+    for other in others:
+        common = min(len(path.blocks), len(paths[other].blocks))
+        same = path.blocks[:common, 0] == paths[other].blocks[:common, 0]
+        shared = common if same.all() else int(np.argmin(same))
+        if shared > best.shared and paths[other].pad == path.pad:
+            best = Origin(other, shared)
+    return best
+
+
 def _is_beginning(path: SavedPath, base: SavedPath) -> bool:
+    """Whether it could have been forked from the other; where windows have moved on since, it could not."""
     same = path.known, path.priority, path.owner, path.keys, path.pad
     return (
         same == (base.known, base.priority, base.owner, base.keys, base.pad)

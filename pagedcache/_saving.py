@@ -165,7 +165,8 @@ class Saving(Loading):
         dtype, layout : str, optional
             Of the new cache; by default the dtype of the file. See `CacheSpec`.
         memory, num_blocks
-            Size of the pool, as in `KVCache`; by default twice what the file fills. A file without blocks needs one.
+            Size of the pool, as in `KVCache`; by default two to three times what the file fills, which is
+            little for a short chat. A file without blocks needs one of them.
         **options
             The other arguments of `KVCache`: ``backend``, ``max_sequences``, ...
 
@@ -208,9 +209,8 @@ def spec_of(saved: SavedFile) -> CacheSpec:
 
 
 def _room(saved: SavedFile) -> int:
-    """Twice the blocks that a file fills, and one more in each group for each sequence."""
+    """Twice the blocks that a file fills, and one more in each group for each sequence, but no more than that again."""
     if saved.num_blocks == 0:
         raise ValueError(f"{saved.where} holds no blocks: say how large the pool shall be (num_blocks= or memory=)")
-    unknown = sum(int((path.blocks >= 0).sum()) for path in saved.manifest.paths if not path.known)
     tails = len(saved.manifest.paths) * len(saved.manifest.groups)
-    return 2 * (saved.num_blocks + unknown) + tails
+    return 2 * saved.num_blocks + min(tails, saved.num_blocks)

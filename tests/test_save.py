@@ -1,5 +1,8 @@
 """KVCache.save, restore and load: sequences come back as they were, on any backend, in any layout."""
 
+import contextlib
+import threading
+
 import numpy as np
 import pytest
 from kv_drive import Rows
@@ -109,6 +112,24 @@ def test_unknown_tokens_and_pads_come_back_unpublished(path, pad):  # T08
     again.check()
 
 
+def test_forks_whose_tokens_are_not_known_share_again(path):
+    """As of beams over padded prompts: what they have in common is there once."""
+    cache = make_cache()
+    [sid] = cache.admit([PROMPT], pads=[3]).ids.tolist()
+    decode(cache, sid, PROMPT)
+    kids = [sid, *cache.fork([sid], 2).ravel().tolist(), cache.fork([sid], at=9).item()]
+    for k, kid in enumerate(kids):
+        decode(cache, kid, [k] * (k + 1), k)
+    assert cache.save(path, kids) == cache.stats().used
+    again, ids = KVCache.load(path)
+    assert again.stats().used == cache.stats().used and again.stats().shared == cache.stats().shared
+    for old, new in zip(kids, ids.tolist(), strict=True):
+        assert records_of(again, new) == records_of(cache, old)
+    for old, new in zip(kids, ids.tolist(), strict=True):
+        np.testing.assert_array_equal(decode(again, new, [9, 9, 9], old), decode(cache, old, [9, 9, 9], old))
+    again.check()
+
+
 def test_old_bytes_of_others_are_not_saved(path):
     rows = Rows(make_cache(num_blocks=3))
     rows.release(rows.admit([77] * 12))
@@ -195,3 +216,27 @@ def test_metadata_only_caches_have_no_place_for_it(path):
     rows.cache.save(path, [rows.admit(PROMPT)])
     with pytest.raises(ValueError, match="metadata only"):
         make_cache(storage="metadata").restore(path)
+
+
+def test_saving_while_another_thread_decodes(path):
+    """Each file holds the sequence as it was at some moment between two steps."""
+    rows = Rows(make_cache(num_blocks=120))
+    sid = rows.admit(PROMPT)
+    text = [k % 400 for k in range(200)]
+
+    def decode_all():
+        for token in text:
+            rows.run({sid: [token]})
+
+    thread = threading.Thread(target=decode_all)
+    thread.start()
+    lengths = []
+    for _ in range(10):
+        with contextlib.suppress(StepOpen):  # between extend and commit
+            rows.cache.save(path, [sid])
+            cache, [other] = KVCache.load(path, num_blocks=60)
+            lengths.append(cache.sequence(other).length)
+            rows_of(cache, {other: [*PROMPT, *text][: lengths[-1]]}).verify()
+    thread.join()
+    assert lengths == sorted(lengths)
+    rows.verify()

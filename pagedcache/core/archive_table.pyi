@@ -26,5 +26,7 @@ class ArchiveTable(ShareTable):
         namespace: Namespace | bytes | str | None = None,
         keys: Sequence[Key] | None = None,
         priority: int = 0,
+        like: int | None = None,
+        shared: int = 0,
     ) -> int: ...
     def publish(self, ids: ArrayLike) -> None: ...

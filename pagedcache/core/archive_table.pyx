@@ -152,7 +152,9 @@ cdef class ArchiveTable(ShareTable):
 
     # -- making -----------------------------------------------------------------------------------
 
-    def admit_swapped(self, position, tokens, *, pad=0, namespace=None, keys=None, priority=0):
+    def admit_swapped(
+        self, position, tokens, *, pad=0, namespace=None, keys=None, priority=0, like=None, shared=0
+    ):
         """Make a sequence whose blocks are elsewhere, as `swap_out` would have left it.
 
         What the prefix cache has of it, up to the last full block, is shared from the start. `begin_swap_in` names the
@@ -169,6 +171,9 @@ cdef class ArchiveTable(ShareTable):
             Leading positions that are never visible; without tokens only.
         namespace, keys, priority
             As in `admit`, for this sequence alone.
+        like, shared : int
+            Without tokens: handle of a sequence with the same pad, and how many leading blocks are its as well, as
+            after a fork.
 
         Returns
         -------
@@ -179,8 +184,11 @@ cdef class ArchiveTable(ShareTable):
         ------
         OutOfSequences
             All rows are in use.
+        InvalidSequence, SwappedOut, StepOpen
+            `like` names no live sequence, one that is swapped out, or one in an open step.
         ValueError
-            The position is beyond max_length or the pool, or does not fit pad and tokens; nothing was changed.
+            The position is beyond max_length or the pool, or does not fit pad and tokens; or fewer blocks can be
+            shared. Whatever is raised, nothing was changed.
         """
         cdef int32_t end = bounded_int(position, "position", 0, self.max_length)
         cdef int32_t skipped = bounded_int(pad, "pad", 0, end)
@@ -190,7 +198,10 @@ cdef class ArchiveTable(ShareTable):
         cdef Int32s known = None if tokens is None else given[0]
         cdef SwappedBlocks *swapped
         cdef int64_t places = (self.num_sides + <int64_t>1) * self.c_blocks_for(end)
-        cdef int32_t row
+        cdef Int64s leaders = handles_of([] if like is None else [like])
+        cdef int32_t common = bounded_int(shared, "shared", 0, self.c_blocks_for(end)), leader = -1, row
+        if common > 0 and (like is None or tokens is not None):
+            raise ValueError(f"shared is {shared}; it needs a sequence `like`, and none whose tokens are known")
         if known is not None and (known.n != end or skipped > 0):
             raise ValueError(f"{known.n} tokens, pad {skipped}, position {end}; known tokens fill it, without a pad")
         if self.c_blocks_for(end) > self.pool.num_blocks:
@@ -198,8 +209,16 @@ cdef class ArchiveTable(ShareTable):
         with cython.critical_section(self.pool):
             self.c_widen(self.c_blocks_for(end) + 1)
             holders = self.c_holders(starts, namespace)
-            if self.num_vacant == 0:
+            try:
+                self.c_name(leaders, CLOSED)
+                if leaders.n > 0:
+                    leader = self.named[0]
+                    self.c_require_shareable(leader, common, skipped)
+            except BaseException:
                 holders = None      # they count users, which needs the section
+                raise
+            if self.num_vacant == 0:
+                holders = None
                 raise OutOfSequences(
                     f"all {self.max_sequences} rows are in use; release sequences, or make the cache with a larger "
                     "max_sequences"
@@ -221,13 +240,23 @@ cdef class ArchiveTable(ShareTable):
             if holders is not None:
                 self.rows[row].keys = self.keys.c_share((<RowKeysHolder>holders[0]).keys)
             self.c_place(row, end)
-            self.c_arrive(row, <const int32_t *>NULL if known is None else known.data)
+            self.c_arrive(row, <const int32_t *>NULL if known is None else known.data, leader, common)
             self.pool.c_note_peak()
             holders = None
             return self.c_handle(row)
 
-    cdef void c_arrive(self, int32_t row, const int32_t *tokens) noexcept nogil:
-        """The row's tables as after swap_out: what is published is shared, the rest is elsewhere."""
+    cdef int c_require_shareable(self, int32_t leader, int32_t shared, int32_t pad) except -1:
+        if self.rows[leader].pad != pad:
+            raise ValueError(f"pad is {pad}; that of the sequence to share with is {self.rows[leader].pad}")
+        if shared > self.c_blocks_for(self.rows[leader].position):
+            raise ValueError(
+                f"shared is {shared}; the sequence to share with has {self.c_blocks_for(self.rows[leader].position)} "
+                "blocks"
+            )
+        return 0
+
+    cdef void c_arrive(self, int32_t row, const int32_t *tokens, int32_t leader, int32_t shared) noexcept nogil:
+        """The row's tables as after swap_out: what is published, or a leader's, is shared, the rest is elsewhere."""
         cdef Row *entry = &self.rows[row]
         cdef int32_t *table = self.c_table(row)
         cdef int32_t total = self.c_blocks_for(entry.position), hits = 0, j, side, block
@@ -241,7 +270,9 @@ cdef class ArchiveTable(ShareTable):
             if self.sides[side].window > 0:
                 self.sides[side].first[row] = self.c_block_of(self.c_lowest_seen(side, entry.position, entry.pad))
         for j in range(total):
-            if j < hits:
+            if j < shared:
+                table[j] = self.c_table(leader)[j]
+            if j < max(hits, shared):
                 self.pool.c_incref(table[j])
             else:
                 table[j] = ZERO_BLOCK
@@ -251,6 +282,8 @@ cdef class ArchiveTable(ShareTable):
                 if self.c_is_held(side, row, j):
                     if j < hits:
                         block = self.index.c_companion(self.pool.records[table[j]].node, side)
+                    elif j < shared and self.c_is_held(side, leader, j):
+                        block = self.c_side_table(side, leader)[j]
                     if block == ZERO_BLOCK:
                         self.c_miss(row, j, side, tokens)
                     else:

@@ -14,7 +14,7 @@ from pagedcache.keys import MAX_POSITION, Key, Namespace, block_keys
 __all__ = ["Group", "Manifest", "Owner", "SavedPath"]
 
 MOST_BYTES = 2**26  # of a manifest
-MOST_GROUPS = 1024
+MOST_GROUPS = 64
 NO_RECORD = -1  # stands in a table where a window has let a block go
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache._dtypes import SCALED_DTYPES
-from pagedcache.backends.host.formats import narrowed, widened
-from pagedcache.backends.host.quantised import quantised
 from pagedcache.errors import ForeignFormat
 from pagedcache.tiers.block_format import BlockFormat
 
@@ -42,6 +40,9 @@ def converted(records: Records, source: BlockFormat, target: BlockFormat) -> Rec
     """
     if source.dtype == target.dtype:
         return records
+    from pagedcache.backends.host.formats import narrowed  # here, since importing pagedcache imports no backend
+    from pagedcache.backends.host.quantised import quantised
+
     pieces: list[NDArray[Any]] = []
     scales: list[NDArray[Any]] = []
     for name, values in zip("KV", _numbers(records, source), strict=True):
@@ -62,6 +63,8 @@ def _count(records: Records) -> int:
 
 def _numbers(records: Records, form: BlockFormat) -> list[NDArray[np.float32]]:
     """K and V, float32 [blocks * layers * tokens, heads, width]."""
+    from pagedcache.backends.host.formats import widened
+
     pieces = _pieces(records, form)
     found = []
     for number, width in enumerate((form.head_dim, form.v_head_dim)):

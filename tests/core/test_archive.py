@@ -135,6 +135,28 @@ def test_one_whose_tokens_are_not_known_publishes_nothing(make, pad):
     assert table.stats().published == before and table.contents(sid)[:3] == (None, 20, pad)
 
 
+def test_what_is_anothers_is_shared_with_it(make):
+    table = make()
+    first = table.admit_swapped(17, None, pad=2)
+    table.begin_swap_in([first])
+    table.swap_in([first])
+    second = table.admit_swapped(15, None, pad=2, like=first, shared=3)
+    assert len(table.begin_swap_in([second])) == 1
+    table.swap_in([second])
+    assert blocks_of(table, second)[:3] == blocks_of(table, first)[:3] and table.stats().used == 6
+    feed(table, [second], [[1, 2]])
+    table.release([first])
+    before = snapshot(table, second)
+    for options in ({"shared": 7}, {"shared": 6, "like": second}, {"shared": 1}, {"like": second, "pad": 1}):
+        with pytest.raises(ValueError, match=r"shared is|pad is"):
+            table.admit_swapped(24, None, **({"pad": 2} | options))
+    with pytest.raises(ValueError, match="none whose tokens are known"):
+        table.admit_swapped(17, PROMPT, like=second, shared=1)
+    with pytest.raises(InvalidSequence):
+        table.admit_swapped(17, None, like=first)
+    assert snapshot(table, second) == before
+
+
 def test_windows_have_what_they_show(make):
     table = make(num_blocks=40, **SIDES)
     sid = table.admit_swapped(17, PROMPT)

@@ -60,6 +60,14 @@ CALLS = {
     "swap_in": lambda w, m: w.table.swap_in(m([w.c])),
     "admit keys": lambda w, m: w.table.admit([m([5] * 18)], reserve=m([2]), **KEYS),
     "match keys": lambda w, m: w.table.match([m([5] * 18)], **KEYS),
+    "contents": lambda w, m: w.table.contents(w.e),
+    "published": lambda w, m: w.table.published(),
+    "published_blocks": lambda w, m: w.table.published_blocks(m([5] * 18), namespace=KEYS["namespace"]),
+    "admit_swapped": lambda w, m: w.table.admit_swapped(
+        18, m([5] * 18), namespace=KEYS["namespace"], keys=[salt("s", 3)]
+    ),
+    "admit_swapped like": lambda w, m: w.table.admit_swapped(18, None, like=w.a, shared=3, namespace="ours"),
+    "publish": lambda w, m: w.table.publish(m([w.a, w.e])),
     "events": lambda w, m: w.table.events(),
     "open_steps": lambda w, m: w.table.open_steps,
 }

@@ -64,7 +64,9 @@ def test_the_numbers_in_the_text_are_those_of_the_list():
         ("partly" if LATER in outcome else "tested") if "::" in cell else "later" if LATER in outcome else "never"
         for _, _, outcome, cell in ROWS
     )
-    said = re.search(r"Of (\d+) faults, (\d+) are .*?, (\d+) as far .*?, (\d+) wait .*? and (\d+) is", TEXT, re.DOTALL)
+    said = re.search(
+        r"Of (\d+) faults, (\d+) are .*?, (\d+) as far .*?, (\d+) waits? .*? and (\d+) is", TEXT, re.DOTALL
+    )
     assert [int(number) for number in said.groups()] == [
         len(ROWS),
         *(kinds[k] for k in "tested partly later never".split()),
