@@ -8,6 +8,9 @@ def checksums(arrays: Sequence[NDArray[np.uint8]], rows: ArrayLike) -> NDArray[n
 def read_checked(
     fd: int, offsets: ArrayLike, arrays: Sequence[NDArray[np.uint8]], rows: ArrayLike, expected: ArrayLike
 ) -> int: ...
+def read_blocks(
+    fd: int, offsets: ArrayLike, layers: Sequence[Sequence[NDArray[np.uint8]]], rows: ArrayLike, expected: ArrayLike
+) -> int: ...
 def write_checked(
     fd: int, offsets: ArrayLike, layers: Sequence[Sequence[NDArray[np.uint8]]], rows: ArrayLike, pad: int = 0
 ) -> NDArray[np.uint32]: ...

@@ -142,6 +142,7 @@ def test_power_cuts(shim, tmp_path, size):
                 assert get(tier, told) == len(told), f"cut {at}.{again} lost what was complete"
                 last = max(told, default=0)
                 served += len(there(tier, range(max(0, last - 100), last + 60)))
+                assert tier.stats().corrupt == 0, f"cut {at}.{again}: a slot was written before its row was gone"
                 put(tier, [10**6, 10**6 + 1])
                 assert get(tier, [10**6, 10**6 + 1]) == 2
             subprocess.run(["rm", "-r", str(folder)], check=True)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,9 +25,10 @@ SCHEMA = {
 }
 LONGEST = 1 << 20  # bytes of any value or statement
 MAX_SLOT = 2**40  # no file has as many
+MAX_USE = 2**62
 PATIENCE = 10.0  # seconds to wait for another connection, which holds locks for moments only
 
-Row = tuple[bytes, int]
+Row = tuple[bytes, int, int]
 
 
 class NotCommitted(TierError):
@@ -127,13 +129,16 @@ class Index:
         return int(self._database.execute(f"PRAGMA {name}").fetchone()[0])
 
     def rows(self) -> list[Row]:
-        """Every (digest, slot) that makes sense, by last use, the oldest first."""
+        """Every (digest, slot, used) that makes sense, by last use, the oldest first."""
         with self._told("reading"):
-            return self._database.execute(
-                "SELECT digest, slot FROM blocks WHERE typeof(digest) = 'blob' AND length(digest) = 32 "
-                "AND typeof(slot) = 'integer' AND slot >= 0 AND slot < ? ORDER BY used",
-                (MAX_SLOT,),
+            found: list[Row] = self._database.execute(
+                "SELECT digest, slot, used FROM blocks WHERE typeof(digest) = 'blob' AND length(digest) = 32 "
+                "AND typeof(slot) = 'integer' AND slot >= 0 AND slot < ? AND typeof(used) = 'integer' "
+                "AND used >= 0 AND used < ?",
+                (MAX_SLOT, MAX_USE),
             ).fetchall()
+        found.sort(key=itemgetter(2))
+        return found
 
     def pins(self) -> list[tuple[str, bytes]]:
         """Every (name, digest) that is pinned."""
@@ -142,12 +147,6 @@ class Index:
                 "SELECT name, digest FROM pins WHERE typeof(name) = 'text' AND typeof(digest) = 'blob' "
                 "AND length(digest) = 32"
             ).fetchall()
-
-    def last_use(self) -> int:
-        """The largest count of use."""
-        with self._told("reading"):
-            (most,) = self._database.execute("SELECT max(used) FROM blocks WHERE typeof(used) = 'integer'").fetchone()
-        return most if most is not None and 0 <= most < 2**62 else 0
 
     def count(self) -> int:
         """Rows there are, whether they make sense or not."""
@@ -173,7 +172,7 @@ class Index:
                     self._database.execute("ROLLBACK")
                 raise
 
-    def insert(self, rows: Iterable[tuple[bytes, int, int]]) -> None:
+    def insert(self, rows: Iterable[Row]) -> None:
         """Add (digest, slot, used), inside a transaction."""
         self._database.executemany("INSERT OR REPLACE INTO blocks (digest, slot, used) VALUES (?, ?, ?)", rows)
 
@@ -187,8 +186,9 @@ class Index:
         """Forget rows that make no sense or lie beyond so many slots, inside a transaction."""
         self._database.execute(
             "DELETE FROM blocks WHERE typeof(digest) != 'blob' OR length(digest) != 32 "
-            "OR typeof(slot) != 'integer' OR slot < 0 OR slot >= ?",
-            (slots,),
+            "OR typeof(slot) != 'integer' OR slot < 0 OR slot >= ? OR typeof(used) != 'integer' OR used < 0 "
+            "OR used >= ?",
+            (slots, MAX_USE),
         )
 
     def use(self, rows: Iterable[tuple[int, bytes]]) -> None:

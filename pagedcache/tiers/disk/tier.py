@@ -79,7 +79,7 @@ class DiskTier(Session):
             opened = self._ready()
             if opened.writer is not None:
                 return [*reversed(opened.writer.catalog.slots)]
-            return [digest for digest, _ in reversed(opened.index.rows())]
+            return [row[0] for row in reversed(opened.index.rows())]
 
     def pins(self) -> dict[str, list[bytes]]:
         """Return the names of pins, and the digests that each holds."""
@@ -130,8 +130,7 @@ class DiskTier(Session):
                 return 0
             right, state.read = state.right, True
             with self._unlocked():
-                for layer in layers:
-                    right = opened.slab.read(layer, state.slots[:right], state.crcs[:right], places[:right])
+                right = opened.slab.read(layers, state.slots[:right], state.crcs[:right], places[:right])
             if right < state.right:
                 self._stats.misses += state.right - right
                 self._wrong(opened, load.keys[right], int(state.slots[right]))
