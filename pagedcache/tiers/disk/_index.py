@@ -7,9 +7,11 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pagedcache.errors import CorruptFile, ForeignFormat, TierError
 from pagedcache.tiers.disk._files import check_file, create_file, sync_folder
@@ -128,17 +130,20 @@ class Index:
     def _pragma(self, name: str) -> int:
         return int(self._database.execute(f"PRAGMA {name}").fetchone()[0])
 
-    def rows(self) -> list[Row]:
-        """Every (digest, slot, used) that makes sense, by last use, the oldest first."""
+    def rows(self) -> tuple[list[bytes], NDArray[np.int64], int]:
+        """Digests and slots of every row that makes sense, by last use, the oldest first; and the latest use."""
         with self._told("reading"):
-            found: list[Row] = self._database.execute(
+            found = self._database.execute(
                 "SELECT digest, slot, used FROM blocks WHERE typeof(digest) = 'blob' AND length(digest) = 32 "
                 "AND typeof(slot) = 'integer' AND slot >= 0 AND slot < ? AND typeof(used) = 'integer' "
                 "AND used >= 0 AND used < ?",
                 (MAX_SLOT, MAX_USE),
             ).fetchall()
-        found.sort(key=itemgetter(2))
-        return found
+        if not found:
+            return [], np.empty(0, np.int64), 0
+        digests, slots, used = zip(*found, strict=True)
+        order = np.argsort(np.array(used, np.int64), kind="stable")
+        return [digests[i] for i in order.tolist()], np.array(slots, np.int64)[order], max(used)
 
     def pins(self) -> list[tuple[str, bytes]]:
         """Every (name, digest) that is pinned."""

@@ -197,16 +197,15 @@ class _Safely:
 
 def load_catalog(slab: Slab, index: Index) -> tuple[Catalog, int, int]:
     """Return what the index knows, how many rows made no sense and are deleted from it, and the latest use."""
-    rows, count = index.rows(), slab.count
-    slots = np.fromiter((slot for _, slot, _ in rows), np.int64, len(rows))
-    right = np.zeros(len(rows), bool)
+    digests, slots, latest = index.rows()
+    count = slab.count
+    right = np.zeros(len(slots), bool)
     right[np.unique(slots, return_index=True)[1]] = True  # a slot holds one block at most
     right &= slots < count
     dropped = index.count() - int(right.sum())
     if dropped:
         with index.transaction():
-            index.delete(row[0] for row, good in zip(rows, right, strict=True) if not good)
+            index.delete(digest for digest, good in zip(digests, right, strict=True) if not good)
             index.delete_others(count)
-        rows = [row for row, good in zip(rows, right, strict=True) if good]
-    known = [(digest, slot) for digest, slot, _ in rows]
-    return Catalog(known, index.pins(), count), dropped, rows[-1][2] if rows else 0
+        digests = [digest for digest, good in zip(digests, right, strict=True) if good]
+    return Catalog(digests, slots[right], index.pins(), count), dropped, latest

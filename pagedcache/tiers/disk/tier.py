@@ -79,7 +79,7 @@ class DiskTier(Session):
             opened = self._ready()
             if opened.writer is not None:
                 return [*reversed(opened.writer.catalog.slots)]
-            return [row[0] for row in reversed(opened.index.rows())]
+            return opened.index.rows()[0][::-1]
 
     def pins(self) -> dict[str, list[bytes]]:
         """Return the names of pins, and the digests that each holds."""
