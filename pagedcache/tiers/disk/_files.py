@@ -160,8 +160,7 @@ def lock(path: Path) -> int:
         os.close(fd)
         raise TierError(f"locking {path} failed: {error.strerror}") from error
     with contextlib.suppress(OSError):  # a full disk: only messages lack it
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        os.pwrite(fd, b"%-20d\n" % os.getpid(), 0)  # of one width: cutting a file takes some systems milliseconds
     return fd
 
 

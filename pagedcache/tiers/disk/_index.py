@@ -13,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedcache.digests import DIGEST_SIZE
 from pagedcache.errors import CorruptFile, ForeignFormat, TierError
 from pagedcache.tiers.disk._files import check_file, create_file, sync_folder
 
@@ -160,6 +161,8 @@ class Index:
 
     def find(self, digest: bytes) -> int | None:
         """The slot of a digest, or None."""
+        if len(digest) != DIGEST_SIZE:
+            return None
         with self._told("reading"):
             row = self._database.execute("SELECT slot FROM blocks WHERE digest = ?", (digest,)).fetchone()
         return row[0] if row and type(row[0]) is int and 0 <= row[0] < MAX_SLOT else None
