@@ -11,6 +11,9 @@ def read_checked(
 def copy_records(
     sources: Sequence[NDArray[np.uint8]], rows: ArrayLike, targets: Sequence[NDArray[np.uint8]], to: ArrayLike
 ) -> None: ...
+def read_blocks(
+    fd: int, offsets: ArrayLike, layers: Sequence[Sequence[NDArray[np.uint8]]], rows: ArrayLike, expected: ArrayLike
+) -> int: ...
 def write_checked(
     fd: int, offsets: ArrayLike, layers: Sequence[Sequence[NDArray[np.uint8]]], rows: ArrayLike, pad: int = 0
 ) -> NDArray[np.uint32]: ...

@@ -1,7 +1,8 @@
 """Records moved without the GIL: writing that makes checksums, reading that verifies them, copying.
 
-A record lies in a file as one stretch, and in memory as pieces: a row each of K, V and their scales. A
-piece is checked right after it was read, while it is in the processor's caches.
+A record lies in a file as one stretch, and in memory as pieces: a row each of K, V and their scales. Records of several
+layers may follow each other in a file, as a block; they are read and checked, or checked and written, few at a time, so
+that they are in the processor's caches still.
 """
 
 from libc.errno cimport EINTR, errno
@@ -27,7 +28,7 @@ cdef extern from "<sys/uio.h>" nogil:
 cdef enum:
     MAX_PIECES = 8      # of a record: K, V, K scales, V scales
     MAX_PARTS = 256     # of one call that writes; systems take 1024
-    WARM = 512 * 1024   # bytes that are in the processor's caches still when they are written after their checksum
+    WARM = 128 * 1024   # bytes of records to take at a time
     PAGE = 4096
 
 pc_crc_init(2)
@@ -157,55 +158,112 @@ def read_checked(int fd, offsets, arrays, rows, expected):
     OSError
         The file could not be read.
     """
-    cdef Piece pieces[MAX_PIECES]
+    return read_blocks(fd, offsets, [arrays], rows, np.reshape(expected, (-1, 1)))
+
+
+def read_blocks(int fd, offsets, layers, rows, expected):
+    """As `read_checked`, for blocks whose records of several layers follow each other in the file.
+
+    Parameters
+    ----------
+    fd : int
+        Of a file open for reading.
+    offsets : int64 [n]
+        Where in the file the first of a block's records begins.
+    layers : sequence of sequences of uint8 [rows, width]
+        Of each layer the arrays whose rows, one after the other, are a record.
+    rows : int64 [n]
+        Which rows.
+    expected : uint32 [n, layers]
+        The records' CRC-32C.
+
+    Returns
+    -------
+    int
+        How many leading blocks are right, all their records.
+
+    Raises
+    ------
+    OSError
+        The file could not be read.
+    """
+    layers = [tuple(arrays) for arrays in layers]  # held until the end, whatever kind of sequence it was
     cdef const int64_t[::1] at = np.ascontiguousarray(rows, np.int64)
     cdef const int64_t[::1] begins = np.ascontiguousarray(offsets, np.int64)
-    cdef const uint32_t[::1] crcs = np.ascontiguousarray(expected, np.uint32)
-    cdef int n = pieces_of(arrays, pieces, True)
+    cdef const uint32_t[:, ::1] crcs = np.ascontiguousarray(expected, np.uint32)
+    cdef int count = len(layers), error = 0
     cdef Py_ssize_t i, right = 0
-    cdef int error = 0
-    if not begins.shape[0] == crcs.shape[0] == at.shape[0]:
-        raise ValueError(f"{begins.shape[0]} offsets, {at.shape[0]} rows and {crcs.shape[0]} checksums")
-    require_rows(at, pieces, n)
-    with nogil:
-        for i in range(at.shape[0]):
-            error = read_record(fd, begins[i], pieces, n, at[i])
-            if error != 0 or crc_of(pieces, n, at[i]) != crcs[i]:
-                break
-            right += 1
+    cdef Piece *pieces
+    cdef int *numbers
+    if not begins.shape[0] == crcs.shape[0] == at.shape[0] or crcs.shape[1] != count:
+        raise ValueError(
+            f"{begins.shape[0]} offsets, {at.shape[0]} rows and {crcs.shape[0]} checksums of {crcs.shape[1]} layers; "
+            f"arrays of {count} layers"
+        )
+    if count == 0:
+        return at.shape[0]
+    pieces = <Piece *>malloc(count * MAX_PIECES * sizeof(Piece))
+    numbers = <int *>malloc(count * sizeof(int))
+    try:
+        gather(layers, at, pieces, numbers, True)
+        with nogil:
+            for i in range(at.shape[0]):
+                error = read_block(fd, begins[i], pieces, numbers, count, at[i], &crcs[i, 0])
+                if error != 0:
+                    break
+                right += 1
+    finally:
+        free(pieces)
+        free(numbers)
     if error > 0:
         raise OSError(error, os.strerror(error))
     return right
 
 
-cdef int read_record(int fd, int64_t offset, const Piece *pieces, int n, int64_t row) noexcept nogil:
-    """0, the errno of what went wrong, or -1 where the file ends before the record does."""
-    cdef iovec parts[MAX_PIECES]
-    cdef int j, first = 0
-    cdef ssize_t got
-    for j in range(n):
-        parts[j].iov_base = pieces[j].data + row * pieces[j].stride
-        parts[j].iov_len = pieces[j].width
-    while True:
-        while first < n and parts[first].iov_len == 0:
-            first += 1
-        if first == n:
-            return 0
-        got = preadv(fd, &parts[first], n - first, offset)
-        if got < 0:
-            if errno == EINTR:
-                continue
-            return errno
-        if got == 0:
-            return -1
-        offset += got
-        for j in range(first, n):
-            if <size_t>got < parts[j].iov_len:
-                parts[j].iov_base = <uint8_t *>parts[j].iov_base + got
-                parts[j].iov_len -= got
-                break
-            got -= parts[j].iov_len
-            parts[j].iov_len = 0
+cdef int gather(layers, const int64_t[::1] rows, Piece *pieces, int *numbers, bint writing) except -1:
+    """The pieces of all layers, MAX_PIECES places for each, and how many it has."""
+    cdef int layer
+    if pieces == NULL or numbers == NULL:
+        raise MemoryError
+    for layer in range(len(layers)):
+        numbers[layer] = pieces_of(layers[layer], pieces + layer * MAX_PIECES, writing)
+        require_rows(rows, pieces + layer * MAX_PIECES, numbers[layer])
+    return 0
+
+
+cdef int64_t add_parts(iovec *parts, int *n, const Piece *pieces, int number, int64_t row) noexcept nogil:
+    """Add a record's pieces to what a call is to move; their bytes."""
+    cdef int64_t size = 0
+    cdef int j
+    for j in range(number):
+        parts[n[0]].iov_base = pieces[j].data + row * pieces[j].stride
+        parts[n[0]].iov_len = pieces[j].width
+        size += pieces[j].width
+        n[0] += 1
+    return size
+
+
+cdef int read_block(
+    int fd, int64_t offset, const Piece *pieces, const int *numbers, int layers, int64_t row, const uint32_t *crcs
+) noexcept nogil:
+    """0, the errno of what went wrong, or -1 where the file ends too early or a checksum is wrong."""
+    cdef iovec[MAX_PARTS] parts
+    cdef int64_t waiting
+    cdef int layer = 0, first, n, error
+    while layer < layers:
+        first = layer
+        waiting = n = 0
+        while layer < layers and waiting < WARM and n <= MAX_PARTS - MAX_PIECES:
+            waiting += add_parts(parts, &n, pieces + layer * MAX_PIECES, numbers[layer], row)
+            layer += 1
+        error = move_parts(fd, parts, n, offset, True)
+        if error != 0:
+            return error
+        offset += waiting
+        for first in range(first, layer):
+            if crc_of(pieces + first * MAX_PIECES, numbers[first], row) != crcs[first]:
+                return -1
+    return 0
 
 
 def copy_records(sources, rows, targets, to):
@@ -277,9 +335,10 @@ def write_checked(int fd, offsets, layers, rows, int pad=0):
     ...     file.read().hex(), crcs.tolist() == [[crc32c(bytes([1, 1, 1, 1, 0, 0])), crc32c(bytes(2))]]
     ('0101010100000000000000', True)
     """
+    layers = [tuple(arrays) for arrays in layers]  # held until the end, whatever kind of sequence it was
     cdef const int64_t[::1] at = np.ascontiguousarray(rows, np.int64)
     cdef const int64_t[::1] begins = np.ascontiguousarray(offsets, np.int64)
-    cdef int count = len(layers), layer, error = 0
+    cdef int count = len(layers), error = 0
     cdef Py_ssize_t i
     cdef uint32_t[:, ::1] crcs
     cdef Piece *pieces
@@ -293,11 +352,7 @@ def write_checked(int fd, offsets, layers, rows, int pad=0):
     pieces = <Piece *>malloc((count * MAX_PIECES + 1) * sizeof(Piece))
     numbers = <int *>malloc((count + 1) * sizeof(int))
     try:
-        if pieces == NULL or numbers == NULL:
-            raise MemoryError
-        for layer in range(count):
-            numbers[layer] = pieces_of(layers[layer], pieces + layer * MAX_PIECES, False)
-            require_rows(at, pieces + layer * MAX_PIECES, numbers[layer])
+        gather(layers, at, pieces, numbers, False)
         with nogil:
             for i in range(at.shape[0]):
                 error = write_block(fd, begins[i], pieces, numbers, count, at[i], pad, &crcs[i, 0])
@@ -319,30 +374,24 @@ cdef int write_block(
 ) noexcept nogil:
     """0, or the errno of what went wrong."""
     cdef iovec[MAX_PARTS] parts
-    cdef const Piece *of_layer
     cdef int64_t waiting = 0
-    cdef int layer, j, n = 0, error
+    cdef int layer, n = 0, error
     for layer in range(layers):
-        of_layer = pieces + layer * MAX_PIECES
-        crcs[layer] = crc_of(of_layer, numbers[layer], row)
-        for j in range(numbers[layer]):
-            parts[n].iov_base = of_layer[j].data + row * of_layer[j].stride
-            parts[n].iov_len = of_layer[j].width
-            waiting += of_layer[j].width
-            n += 1
-        if waiting >= WARM or n > MAX_PARTS - MAX_PIECES - 1:
-            error = write_parts(fd, parts, n, offset)
+        crcs[layer] = crc_of(pieces + layer * MAX_PIECES, numbers[layer], row)
+        waiting += add_parts(parts, &n, pieces + layer * MAX_PIECES, numbers[layer], row)
+        if waiting >= WARM or n >= MAX_PARTS - MAX_PIECES:
+            error = move_parts(fd, parts, n, offset, False)
             if error != 0:
                 return error
             offset += waiting
             waiting = n = 0
     parts[n].iov_base = ZEROS
     parts[n].iov_len = pad
-    return write_parts(fd, parts, n + 1, offset)
+    return move_parts(fd, parts, n + 1, offset, False)
 
 
-cdef int write_parts(int fd, iovec *parts, int n, int64_t offset) noexcept nogil:
-    """0, or the errno of what went wrong; uses `parts` up."""
+cdef int move_parts(int fd, iovec *parts, int n, int64_t offset, bint reading) noexcept nogil:
+    """0, the errno of what went wrong, or -1 where the file ends before all is read; uses `parts` up."""
     cdef int j, first = 0
     cdef ssize_t got
     while True:
@@ -350,11 +399,13 @@ cdef int write_parts(int fd, iovec *parts, int n, int64_t offset) noexcept nogil
             first += 1
         if first == n:
             return 0
-        got = pwritev(fd, &parts[first], n - first, offset)
+        got = preadv(fd, parts + first, n - first, offset) if reading else pwritev(fd, parts + first, n - first, offset)
         if got < 0:
             if errno == EINTR:
                 continue
             return errno
+        if got == 0 and reading:
+            return -1
         offset += got
         for j in range(first, n):
             if <size_t>got < parts[j].iov_len:

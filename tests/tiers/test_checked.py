@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pagedcache.tiers import _checked
-from pagedcache.tiers._checked import checksums, copy_records, crc32c, read_checked
+from pagedcache.tiers._checked import checksums, copy_records, crc32c, read_blocks, read_checked, write_checked
 
 RANDOM = np.random.default_rng(1)
 
@@ -99,6 +99,48 @@ def test_offsets_beyond_4_gib(tmp_path):  # T10: sizes are 64-bit
         into = np.zeros_like(record)
         assert read_checked(file.fileno(), [5 << 30], [into], [0], checksums([record], [0])) == 1
         assert (into == record).all()
+
+
+@pytest.mark.parametrize("width", [1, 700, 70_000])  # many layers in a call, or few
+def test_blocks_are_written_and_read_whole(tmp_path, width):
+    """Records of 300 layers of two pieces, in rows of a pool, padded; one that is wrong ends the reading."""
+    sizes = [width, 3] * 300 if width < 1000 else [width, 3] * 7
+    pool = [RANDOM.integers(0, 256, (4, size), dtype=np.uint8) for size in sizes]
+    layers = list(zip(pool[::2], pool[1::2], strict=True))
+    step = sum(sizes) + 5
+    with (tmp_path / "blocks").open("w+b") as file:
+        crcs = write_checked(file.fileno(), [10, 10 + step], layers, [3, 1], pad=5)
+        assert file.read() == bytes(10) + b"".join(
+            b"".join(piece[row].tobytes() for piece in pool) + bytes(5) for row in (3, 1)
+        )
+        assert crcs[0, 5] == crc32c(layers[5][0][3].tobytes() + layers[5][1][3].tobytes())
+        into = [(np.zeros_like(a), np.zeros_like(b)) for a, b in layers]
+        assert read_blocks(file.fileno(), [10, 10 + step], into, [0, 2], crcs) == 2
+        found = [piece for pieces in into for piece in pieces]
+        assert all((ours[[0, 2]] == theirs[[3, 1]]).all() for ours, theirs in zip(found, pool, strict=True))
+        crcs[1, -1] ^= 1
+        assert read_blocks(file.fileno(), [10, 10 + step], into, [0, 2], crcs) == 1
+        file.truncate(10 + step - 6)
+        assert read_blocks(file.fileno(), [10, 10 + step], into, [0, 2], crcs) == 0
+
+
+def test_no_layers(file):
+    assert read_blocks(file[0], [0, 0], [], [1, 2], np.empty((2, 0))) == 2
+    assert write_checked(file[0], [0, 0], [], [1, 2]).shape == (2, 0)
+
+
+def test_bad_blocks(file):
+    fd, offsets, records, crcs = file
+    with pytest.raises(ValueError, match="checksums of 1 layers; arrays of 2 layers"):
+        read_blocks(fd, offsets, [[records], [records]], [0, 1, 2], crcs[:, None])
+    with pytest.raises(ValueError, match="2 offsets and 3 rows"):
+        write_checked(fd, offsets[:2], [[records]], [0, 1, 2])
+    with pytest.raises(ValueError, match="pad is 4097"):
+        write_checked(fd, offsets, [[records]], [0, 1, 2], pad=4097)
+    with pytest.raises(ValueError, match="row 3 is none"):
+        write_checked(fd, offsets, [[records]], [0, 1, 3])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        write_checked(-1, offsets, [[records]], [0, 1, 2])
 
 
 def test_bad_arguments(file):

@@ -127,14 +127,14 @@ def test_an_index_that_fails_ends_storing(tier, monkeypatch):
 def test_a_record_that_cannot_be_read_is_a_miss(tier, monkeypatch):
     put(tier, [2, 3])
     bad = 4096 + tier._opened.writer.catalog.slots[key(2)] * SLOT + 4096
-    honest = _files.read_checked
+    honest = _files.read_blocks
 
     def fail(fd, offsets, *args):
         if bad in np.asarray(offsets):
             raise OSError(errno.EIO, "Input/output error")
         return honest(fd, offsets, *args)
 
-    monkeypatch.setattr(_files, "read_checked", fail)
+    monkeypatch.setattr(_files, "read_blocks", fail)
     assert get(tier, [0, 1, 2, 3]) == 2
     assert there(tier, [0, 1, 2, 3]) == [0, 1, 3]
     assert tier.stats().corrupt == 1

@@ -1,12 +1,14 @@
 """Files from strangers and from broken disks: refused at opening, or a miss; never a wrong byte, never a crash."""
 
+import dataclasses
 import os
 import sqlite3
 
 import pytest
-from disk_blocks import get, opened, put, there
+from disk_blocks import FORM, get, opened, put, there
 
 from pagedcache.errors import CorruptFile, TierError
+from pagedcache.tiers import DiskTier
 
 NUMBERS = [0, 1, 2, 3]
 NAMES = ["blocks", "index.sqlite", "lock"]
@@ -108,7 +110,7 @@ def flipped(data, bit):
 def use(path, readonly):
     """Open, load everything (`get` compares each byte) and, as a writer, store; how many were given."""
     try:
-        with opened(path, "1 MiB", readonly=readonly) as tier:
+        with opened(path, "1 MiB", readonly=readonly, sync=False) as tier:  # thousands of times
             found = len(there(tier, NUMBERS))
             if not readonly:
                 put(tier, [20, 21])
@@ -160,6 +162,17 @@ def test_a_journal_of_garbage_is_harmless(folder):
     (folder / "index.sqlite-wal").write_bytes(os.urandom(20000))
     (folder / "index.sqlite-wal").chmod(0o600)
     assert use(folder, readonly=False) == len(NUMBERS)
+
+
+@pytest.mark.parametrize("huge", [{"layers": 2**31 - 1}, {"head_dim": 2**31 - 1, "kv_heads": 2**31 - 1}])
+def test_huge_numbers_in_the_header(folder, huge):
+    """Nothing of the size that a stranger names is allocated."""
+    form = dataclasses.replace(FORM, **huge)
+    with (folder / "blocks").open("r+b") as file:
+        file.write(form.header())
+    assert DiskTier.format_of(folder) == form
+    with pytest.raises(TierError, match="the limits are"):
+        opened(folder, form=form, readonly=True)
 
 
 def test_huge_numbers_in_the_index(folder):

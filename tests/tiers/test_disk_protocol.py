@@ -123,6 +123,37 @@ def test_places_that_do_not_fit_are_refused(tier):
         tier.prepare_store([b"short"])
 
 
+def test_places_that_do_not_fit_a_load_cost_no_block(tier):
+    put(tier, [0, 1])
+    load = tier.prepare_load([key(0), key(1)])
+    right = np.zeros((2, FORM.layers, FORM.record_nbytes), np.uint8)
+    for places, layers, said in [
+        (Places.of_records(right[:, :, 1:]), range(1), "bytes wide"),
+        (Places.of_records(right[:1]), range(1), "places of 1 blocks, for 2"),
+        (Places.of_records(right[:, :2]), range(1), "places of 2 layers"),
+        (Places.of_records(right), range(2, 4), "layers range"),
+        (Places.of_records(right), range(-1, 1), "layers range"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            tier.load(load, layers, places)
+    assert tier.load(load, range(0), Places.of_records(right)) == 2
+    assert tier.load(load, range(FORM.layers - 1, -1, -2), Places.of_records(right)) == 2
+    tier.complete_load(load)
+    assert tier.stats().corrupt == 0 and get(tier, [0, 1]) == 2
+
+
+def test_a_load_that_fails_holds_nothing(tier, monkeypatch):  # T04
+    put(tier, [0])
+
+    def fail(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(tier._opened.slab, "heads", fail)
+    with pytest.raises(MemoryError):
+        tier.prepare_load([key(0)])
+    assert not tier._opened.writer.catalog._held
+
+
 def test_before_bind_and_after_close(tmp_path):
     tier = DiskTier(tmp_path / "tier", "4 MiB")
     with pytest.raises(TierError, match="bind"):

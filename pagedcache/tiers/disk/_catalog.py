@@ -16,17 +16,19 @@ class Catalog:
 
     Parameters
     ----------
-    rows : sequence of (digest, slot)
-        The least recently used first; slots below `count`, each once.
+    digests : sequence of bytes
+        The least recently used first.
+    slots : int64 [blocks]
+        Theirs, below `count`, each once.
     pins : iterable of (name, digest)
     count : int
         Slots there are.
     """
 
-    def __init__(self, rows: Sequence[tuple[bytes, int]], pins: Iterable[tuple[str, bytes]], count: int) -> None:
-        self.slots: OrderedDict[bytes, int] = OrderedDict(rows)
+    def __init__(self, digests: Sequence[bytes], slots: Numbers, pins: Iterable[tuple[str, bytes]], count: int) -> None:
+        self.slots: OrderedDict[bytes, int] = OrderedDict(zip(digests, slots.tolist(), strict=True))
         self._free = np.ones(count, bool)
-        self._free[np.fromiter(self.slots.values(), np.int64, len(self.slots))] = False
+        self._free[slots] = False
         self._held: Counter[int] = Counter()  # by slot: loads that read it
         self._left: set[int] = set()  # slots whose block is forgotten while a load reads them
         self._pins: dict[str, set[bytes]] = {}

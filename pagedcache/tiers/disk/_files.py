@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache.errors import TierError, TierLocked
-from pagedcache.tiers._checked import read_checked, write_checked
+from pagedcache.tiers._checked import read_blocks, write_checked
 
 __all__ = [
     "File",
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 NO_ALLOCATION = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
@@ -159,8 +160,7 @@ def lock(path: Path) -> int:
         os.close(fd)
         raise TierError(f"locking {path} failed: {error.strerror}") from error
     with contextlib.suppress(OSError):  # a full disk: only messages lack it
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        os.pwrite(fd, b"%-20d\n" % os.getpid(), 0)  # of one width: cutting a file takes some systems milliseconds
     return fd
 
 
@@ -212,11 +212,11 @@ class File:
                 return done
         return len(rows)
 
-    def read_checked(
-        self, offsets: NDArray[np.int64], arrays: Sequence[Bytes], rows: NDArray[np.int64], crcs: NDArray[np.uint32]
+    def read_blocks(
+        self, offsets: Numbers, layers: Sequence[Sequence[Bytes]], rows: Numbers, crcs: NDArray[np.uint32]
     ) -> int:
-        """Read records straight into rows of arrays; how many leading ones are right. OSError from the medium."""
-        return read_checked(self.fd, offsets, arrays, rows, crcs)
+        """Read blocks straight into rows of arrays; how many leading ones are right. OSError from the medium."""
+        return read_blocks(self.fd, offsets, layers, rows, crcs)
 
     def write_rows(self, rows: Bytes, offsets: NDArray[np.int64]) -> None:
         """Write rows, each at its offset."""

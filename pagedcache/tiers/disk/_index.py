@@ -10,6 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pagedcache.digests import DIGEST_SIZE
 from pagedcache.errors import CorruptFile, ForeignFormat, TierError
 from pagedcache.tiers.disk._files import check_file, create_file, sync_folder
 
@@ -24,9 +28,10 @@ SCHEMA = {
 }
 LONGEST = 1 << 20  # bytes of any value or statement
 MAX_SLOT = 2**40  # no file has as many
+MAX_USE = 2**62
 PATIENCE = 10.0  # seconds to wait for another connection, which holds locks for moments only
 
-Row = tuple[bytes, int]
+Row = tuple[bytes, int, int]
 
 
 class NotCommitted(TierError):
@@ -126,14 +131,20 @@ class Index:
     def _pragma(self, name: str) -> int:
         return int(self._database.execute(f"PRAGMA {name}").fetchone()[0])
 
-    def rows(self) -> list[Row]:
-        """Every (digest, slot) that makes sense, by last use, the oldest first."""
+    def rows(self) -> tuple[list[bytes], NDArray[np.int64], int]:
+        """Digests and slots of every row that makes sense, by last use, the oldest first; and the latest use."""
         with self._told("reading"):
-            return self._database.execute(
-                "SELECT digest, slot FROM blocks WHERE typeof(digest) = 'blob' AND length(digest) = 32 "
-                "AND typeof(slot) = 'integer' AND slot >= 0 AND slot < ? ORDER BY used",
-                (MAX_SLOT,),
+            found = self._database.execute(
+                "SELECT digest, slot, used FROM blocks WHERE typeof(digest) = 'blob' AND length(digest) = 32 "
+                "AND typeof(slot) = 'integer' AND slot >= 0 AND slot < ? AND typeof(used) = 'integer' "
+                "AND used >= 0 AND used < ?",
+                (MAX_SLOT, MAX_USE),
             ).fetchall()
+        if not found:
+            return [], np.empty(0, np.int64), 0
+        digests, slots, used = zip(*found, strict=True)
+        order = np.argsort(np.array(used, np.int64), kind="stable")
+        return [digests[i] for i in order.tolist()], np.array(slots, np.int64)[order], max(used)
 
     def pins(self) -> list[tuple[str, bytes]]:
         """Every (name, digest) that is pinned."""
@@ -143,12 +154,6 @@ class Index:
                 "AND length(digest) = 32"
             ).fetchall()
 
-    def last_use(self) -> int:
-        """The largest count of use."""
-        with self._told("reading"):
-            (most,) = self._database.execute("SELECT max(used) FROM blocks WHERE typeof(used) = 'integer'").fetchone()
-        return most if most is not None and 0 <= most < 2**62 else 0
-
     def count(self) -> int:
         """Rows there are, whether they make sense or not."""
         with self._told("reading"):
@@ -156,6 +161,8 @@ class Index:
 
     def find(self, digest: bytes) -> int | None:
         """The slot of a digest, or None."""
+        if len(digest) != DIGEST_SIZE:
+            return None
         with self._told("reading"):
             row = self._database.execute("SELECT slot FROM blocks WHERE digest = ?", (digest,)).fetchone()
         return row[0] if row and type(row[0]) is int and 0 <= row[0] < MAX_SLOT else None
@@ -173,7 +180,7 @@ class Index:
                     self._database.execute("ROLLBACK")
                 raise
 
-    def insert(self, rows: Iterable[tuple[bytes, int, int]]) -> None:
+    def insert(self, rows: Iterable[Row]) -> None:
         """Add (digest, slot, used), inside a transaction."""
         self._database.executemany("INSERT OR REPLACE INTO blocks (digest, slot, used) VALUES (?, ?, ?)", rows)
 
@@ -187,8 +194,9 @@ class Index:
         """Forget rows that make no sense or lie beyond so many slots, inside a transaction."""
         self._database.execute(
             "DELETE FROM blocks WHERE typeof(digest) != 'blob' OR length(digest) != 32 "
-            "OR typeof(slot) != 'integer' OR slot < 0 OR slot >= ?",
-            (slots,),
+            "OR typeof(slot) != 'integer' OR slot < 0 OR slot >= ? OR typeof(used) != 'integer' OR used < 0 "
+            "OR used >= ?",
+            (slots, MAX_USE),
         )
 
     def use(self, rows: Iterable[tuple[int, bytes]]) -> None:

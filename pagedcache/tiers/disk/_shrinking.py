@@ -53,7 +53,7 @@ def _move(writer: Writer, digests: Sequence[bytes], low: Iterator[int], *, sync:
     for digest in digests:
         old = np.array([writer.catalog.slots[digest]])
         right, crcs = slab.heads(old, [digest])
-        if not right or not all(slab.read(layer, old, crcs, places) for layer in range(form.layers)):
+        if not right or not slab.read(range(form.layers), old, crcs, places):
             writer.lose(digest)
             continue
         new = next(low)

@@ -130,24 +130,29 @@ class Slab:
         leading = count if right.all() else int(right.argmin())
         return leading, np.ascontiguousarray(heads["records"][:leading])
 
-    def read(self, layer: int, slots: Numbers, crcs: NDArray[np.uint32], places: Places) -> int:
-        """Fill the rows of `places` with a layer's records; how many leading ones are right.
+    def read(self, layers: range, slots: Numbers, crcs: NDArray[np.uint32], places: Places) -> int:
+        """Fill the rows of `places` with records of some layers; how many leading blocks are right.
 
         A record that the medium does not give is not right; no error is raised.
         """
-        begin = self._begin(slots) + (self._head_nbytes + layer * self.form.record_nbytes)
-        arrays, rows, expected = places.layers[layer], places.rows, crcs[:, layer]
+        if layers.step != 1:
+            return min((self.read(range(i, i + 1), slots, crcs, places) for i in layers), default=len(slots))
+        begin = self._begin(slots) + (self._head_nbytes + layers.start * self.form.record_nbytes)
+        arrays, rows = [places.layers[i] for i in layers], places.rows
+        expected = crcs[:, layers.start : layers.start + len(layers)]
         try:
-            return self._file.read_checked(begin, arrays, rows, expected)
+            return self._file.read_blocks(begin, arrays, rows, expected)
         except OSError:
             return self._read_singly(begin, arrays, rows, expected)
 
-    def _read_singly(self, begin: Numbers, arrays: Sequence[Bytes], rows: Numbers, expected: NDArray[np.uint32]) -> int:
-        """As `read`, up to the record that the medium does not give."""
+    def _read_singly(
+        self, begin: Numbers, arrays: Sequence[Sequence[Bytes]], rows: Numbers, expected: NDArray[np.uint32]
+    ) -> int:
+        """As `read`, up to the block that the medium does not give."""
         for one in range(len(begin)):
             only = slice(one, one + 1)
             try:
-                if not self._file.read_checked(begin[only], arrays, rows[only], expected[only]):
+                if not self._file.read_blocks(begin[only], arrays, rows[only], expected[only]):
                     return one
             except OSError:
                 return one

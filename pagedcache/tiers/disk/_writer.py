@@ -39,12 +39,11 @@ class Writer:
 
     def __init__(self, slab: Slab, index: Index, most: int) -> None:
         self.slab, self.index, self.most = slab, index, most
-        self.catalog, self.dropped = load_catalog(slab, index)
+        self.catalog, self.dropped, self._clock = load_catalog(slab, index)
         self.healthy = True  # False: the medium failed so that it cannot be told what is on it; no more is stored
         self.evicted = 0
         self.failures = 0  # that were lived with, so that nobody was told
         self.pending: set[bytes] = set()  # being stored
-        self._clock = index.last_use()
         self._unsaved: dict[bytes, int] = {}  # uses that the index does not know of
 
     def wanted(self, keys: Sequence[bytes]) -> list[int]:
@@ -196,18 +195,17 @@ class _Safely:
             self._writer.healthy = False
 
 
-def load_catalog(slab: Slab, index: Index) -> tuple[Catalog, int]:
-    """Return what the index knows; rows that make no sense are deleted from it, and counted."""
-    rows, count = index.rows(), slab.count
-    slots = np.fromiter((slot for _, slot in rows), np.int64, len(rows))
-    right = slots < count
-    first = np.zeros(len(rows), bool)
-    first[np.unique(slots, return_index=True)[1]] = True  # a slot holds one block at most
-    right &= first
+def load_catalog(slab: Slab, index: Index) -> tuple[Catalog, int, int]:
+    """Return what the index knows, how many rows made no sense and are deleted from it, and the latest use."""
+    digests, slots, latest = index.rows()
+    count = slab.count
+    right = np.zeros(len(slots), bool)
+    right[np.unique(slots, return_index=True)[1]] = True  # a slot holds one block at most
+    right &= slots < count
     dropped = index.count() - int(right.sum())
     if dropped:
         with index.transaction():
-            index.delete(digest for (digest, _), good in zip(rows, right, strict=True) if not good)
+            index.delete(digest for digest, good in zip(digests, right, strict=True) if not good)
             index.delete_others(count)
-        rows = [row for row, good in zip(rows, right, strict=True) if good]
-    return Catalog(rows, index.pins(), count), dropped
+        digests = [digest for digest, good in zip(digests, right, strict=True) if good]
+    return Catalog(digests, slots[right], index.pins(), count), dropped, latest

@@ -81,7 +81,7 @@ class DiskTier(Session):
             opened = self._ready()
             if opened.writer is not None:
                 return [*reversed(opened.writer.catalog.slots)]
-            return [digest for digest, _ in reversed(opened.index.rows())]
+            return opened.index.rows()[0][::-1]
 
     def pins(self) -> dict[str, list[bytes]]:
         """Return the names of pins, and the digests that each holds."""
@@ -112,17 +112,21 @@ class DiskTier(Session):
             if opened is None:
                 self._stats.misses += len(keys)
                 return Load(keys, 0)
-            slots = np.array(self._find(opened, keys), np.int64)
+            slots = self._find(opened, keys)
             if opened.writer is not None:
-                opened.writer.catalog.hold(slots.tolist())
-            state = Reading(slots, np.empty((0, 0), np.uint32), slots.tolist(), 0)
-            with self._unlocked():
-                count, state.crcs = opened.slab.heads(slots, keys[: len(slots)])
-            state.right = count
-            self._stats.misses += len(keys) - count
-            if count < len(slots):
-                self._wrong(opened, keys[count], int(slots[count]))
-            return Load(keys, count, state)
+                opened.writer.catalog.hold(slots)
+            load = Load(keys, 0, Reading(np.array(slots, np.int64), held=slots))
+            try:
+                with self._unlocked():
+                    load.count, load.state.crcs = opened.slab.heads(load.state.slots, keys[: len(slots)])
+            except BaseException:
+                self.complete_load(load)
+                raise
+            load.state.right = load.count
+            self._stats.misses += len(keys) - load.count
+            if load.count < len(slots):
+                self._wrong(opened, keys[load.count], slots[load.count])
+            return load
 
     def load(self, load: Load, layers: range, places: Places) -> int:
         """Fill the places of some layers; how many leading blocks of the load are right in all layers so far."""
@@ -130,10 +134,10 @@ class DiskTier(Session):
         with self._using() as opened:
             if opened is None or state is None:
                 return 0
+            require_fit(opened.slab.form, places, layers, state.right)
             right, state.read = state.right, True
             with self._unlocked():
-                for layer in layers:
-                    right = opened.slab.read(layer, state.slots[:right], state.crcs[:right], places[:right])
+                right = opened.slab.read(layers, state.slots[:right], state.crcs[:right], places[:right])
             if right < state.right:
                 self._stats.misses += state.right - right
                 self._wrong(opened, load.keys[right], int(state.slots[right]))
@@ -175,7 +179,10 @@ class DiskTier(Session):
         with self._using() as opened, self._counted():
             if state is None or opened is None or opened.writer is None:
                 return
-            require_fit(opened.slab.form, places, len(state.digests))
+            form, count = opened.slab.form, len(state.digests)
+            require_fit(form, places, range(form.layers), count)
+            if len(places.rows) != count:
+                raise ValueError(f"places of {len(places.rows)} blocks; the store wants {count}")
             try:
                 with self._unlocked():
                     opened.slab.write(state.slots, state.digests, places)
