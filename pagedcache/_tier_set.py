@@ -12,7 +12,8 @@ from pagedcache._pool_records import PoolRecords
 from pagedcache._tier_bugs import tell_bug
 from pagedcache._tier_writer import TierWriter
 from pagedcache.core import EventKind
-from pagedcache.tiers import BlockFormat, Tier, store_blocks
+from pagedcache.errors import TierError
+from pagedcache.tiers import BlockFormat, Tier, TierStats, store_blocks
 
 if TYPE_CHECKING:
     from pagedcache._prefetch import Prefetch, PromptLoad
@@ -118,15 +119,30 @@ class TierSet:
         """Which tier has which of the leading keys, from the first to the stop, as far as all are somewhere."""
         withdrawn = set().union(*(writer.withdrawn for writer in self.writers))
         keys = keys[: next((n for n, key in enumerate(keys) if key in withdrawn), len(keys))]
-        at = 0
+        at, failed = 0, ""
         while at < len(keys):
             for tier in self.tiers:
-                if (found := tier.longest_prefix(keys[at:])) > 0:
+                try:
+                    found = tier.longest_prefix(keys[at:])
+                except Exception as error:  # the others may have it
+                    tell_bug(tier, error)
+                    failed, found = f"tier {tier.name!r} fails: {error}", 0
+                if found > 0:
                     yield tier, at, at + found
                     at += found
                     break
             else:
+                if failed:
+                    raise TierError(failed)
                 return
+
+    def stats(self) -> dict[str, TierStats]:
+        """Of each tier, by names that differ."""
+        told: dict[str, TierStats] = {}
+        for tier in self.tiers:
+            same = [each.name for each in self.tiers[: len(told)]].count(tier.name)
+            told[f"{tier.name} {same + 1}" if same else tier.name] = tier.stats()
+        return told
 
     def close(self) -> None:
         """Finish what is under way, and close the tiers, all of them even if some fail. Not under the lock."""

@@ -124,9 +124,9 @@ class Tiering(States):
         return self._tiers is not None
 
     def tier_stats(self) -> dict[str, Any]:
-        """`TierStats` of each tier, by its name."""
+        """`TierStats` of each tier, by its name; of a further one of that name, by ``"disk 2"`` and so on."""
         with self._open():
-            return {} if self._tiers is None else {tier.name: tier.stats() for tier in self._tiers.tiers}
+            return {} if self._tiers is None else self._tiers.stats()
 
     def _lose_tiers(self) -> None:
         """In a forked child: threads and files are the parent's. Blocks of loads come back; nobody fills them."""

@@ -32,13 +32,13 @@ class Driver:
     def __init__(self, seed, tiers, **options):
         self.chance = random.Random(seed)
         self.cache = make_cache(18, fingerprint=b"kv drive", tiers=tiers, max_sequences=6, steps_in_flight=2, **options)
-        self.rows, self.live, self.tiers, self.pins = Rows(self.cache), [], tiers, 0
-        self.swapped = set()
+        self.rows, self.live, self.tiers, self.swapped = Rows(self.cache), [], tiers, set()
 
-    def about(self):
-        """(namespace, keys) of a prompt."""
-        keys = self.chance.choice([None, None, [salt(b"x")], [content(b"picture", 0, 2)]])
-        return {"namespace": self.chance.choice(BORDERS), "keys": None if keys is None else [keys]}
+    def about(self, prompts):
+        """The namespace and keys of prompts."""
+        some = [None, [salt(b"x")], [content(b"picture", 0, 2)]]
+        keys = [self.chance.choice(some) if len(prompt) > 1 else None for prompt in prompts]
+        return {"namespace": self.chance.choice(BORDERS), "keys": self.chance.choice([None, keys])}
 
     def verify(self):
         self.cache.synchronize()
@@ -47,50 +47,57 @@ class Driver:
         self.cache.check()
 
     def enter(self):
-        """Prefetch, admit, begin_load and compute a prompt, or a part of that."""
-        prompt, about, chance = one_of_the_prompts(self.chance), self.about(), self.chance
-        if about["keys"] is not None and len(prompt) < 2:
-            about["keys"] = None
+        """Prefetch, admit, begin_load and compute some prompts, or a part of that."""
+        chance = self.chance
+        prompts = [one_of_the_prompts(chance) for _ in range(chance.choice([1, 1, 2, 3]))]
+        about = self.about(prompts)
         if chance.random() < 0.6:
-            load = self.cache.prefetch([prompt], **about)
+            load = self.cache.prefetch(prompts, **about)
             if chance.random() < 0.2:
                 load.cancel()
             if chance.random() < 0.7:
                 assert load.wait(60)
-        pad = [chance.randrange(1, 6)] if chance.random() < 0.1 else None
-        admission = self.cache.admit([prompt], **about, pads=pad)
-        if admission.status[0] != core.AdmitStatus.ADMITTED:
-            return
-        [sid], [cached] = admission.ids.tolist(), admission.cached.tolist()
-        self.live.append(sid)
-        self.rows.tokens[sid] = prompt[:cached]
+        pads = [chance.choice([0, 0, 2, 5]) for _ in prompts] if chance.random() < 0.2 else None
+        admission = self.cache.admit(prompts, **about, pads=pads)
+        there = [i for i, status in enumerate(admission.status) if status == core.AdmitStatus.ADMITTED]
+        ids, prompts = admission.ids[there].tolist(), [prompts[i] for i in there]
+        keys = None if about["keys"] is None else [about["keys"][i] for i in there]
+        self.live += ids
+        self.rows.tokens |= {
+            sid: prompt[: admission.cached[i]] for sid, prompt, i in zip(ids, prompts, there, strict=True)
+        }
         self.verify()
-        try:
-            load = self.cache.begin_load([sid], [prompt], **about) if chance.random() < 0.5 else None
-        except OutOfBlocks:
-            return
-        self.finish(sid, prompt, cached, load)
+        load = None
+        if chance.random() < 0.5:
+            load = self.cache.begin_load(ids, prompts, namespace=about["namespace"], keys=keys)
+        self.compute(ids, prompts, load)
         self.verify()
 
-    def finish(self, sid, prompt, cached, load):
-        loaded = cached + (0 if load is None else int(load.counts[0]))
-        rest = prompt[loaded:]
+    def compute(self, ids, prompts, load):
+        """One step for the rest of some prompts."""
+        loaded = [0] * len(ids) if load is None else load.counts.tolist()
+        rest = {
+            sid: prompt[len(self.rows.tokens[sid]) + count :]
+            for sid, prompt, count in zip(ids, prompts, loaded, strict=True)
+        }
+        flat = [token for tokens in rest.values() for token in tokens]
+        step = None
         try:
-            step = self.cache.extend([sid], [len(rest)])
-        except OutOfBlocks:
-            if load is not None:
-                self.cache.cancel_load(load)
-            return
-        try:
-            self.rows.write(step, rest)
+            step = self.cache.extend(ids, [len(tokens) for tokens in rest.values()])
+            if ids and self.chance.random() < 0.1:
+                self.leave(ids[0])
+            self.rows.write(step, flat)
             if self.chance.random() < 0.2:
                 raise LoadFailed
             if self.chance.random() < 0.1:
                 self.cache.reset()
-            self.cache.commit(step, rest)
-            self.rows.tokens[sid] = list(prompt)
-        except LoadFailed:
-            self.cache.abandon(step)
+            self.cache.commit(step, flat)
+            self.rows.tokens |= {
+                sid: list(prompt) for sid, prompt in zip(ids, prompts, strict=True) if sid in self.rows.tokens
+            }
+        except (LoadFailed, OutOfBlocks):
+            if step is not None:
+                self.cache.abandon(step)
             if load is not None:
                 self.chance.choice([lambda: self.cache.cancel_load(load), lambda: self.cache.abandon(load.step)])()
 
@@ -132,9 +139,9 @@ class Driver:
             self.cache.swap_out([sid])
             self.swapped.add(sid)
 
-    def leave(self):
+    def leave(self, sid=None):
         if self.live:
-            sid = self.chance.choice(self.live)
+            sid = self.chance.choice(self.live) if sid is None else sid
             self.live.remove(sid)
             self.swapped.discard(sid)
             self.rows.release(sid)
