@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache._pool_records import PoolRecords
+from pagedcache._tier_bugs import tell_bug
 from pagedcache.core import Step
 from pagedcache.errors import LoadFailed
 from pagedcache.tiers import Load, Places, Tier
@@ -20,7 +21,7 @@ from pagedcache.tiers import Load, Places, Tier
 if TYPE_CHECKING:
     from pagedcache._tier_set import TierSet
 
-__all__ = ["LayerLoad", "Part", "held_ready"]
+__all__ = ["LayerLoad", "Part", "complete", "held_ready"]
 
 PIECE_BYTES = 64 * 1024  # of a block that are read at a time, in whole layers: small enough that little waits for it
 
@@ -37,6 +38,7 @@ class Part(NamedTuple):
 def held_ready(tiers: "TierSet", row: int, digests: Sequence[bytes], first: int) -> list[Part]:
     """Have the tiers hold what they have of a prompt's blocks from `first` on, without a gap."""
     parts: list[Part] = []
+    tier = tiers.tiers[0]
     try:
         for tier, begin, stop in tiers.stretches(digests[first:]):
             load = tier.prepare_load(digests[first + begin : first + stop])
@@ -46,9 +48,18 @@ def held_ready(tiers: "TierSet", row: int, digests: Sequence[bytes], first: int)
             parts.append(Part(tier, load, row, first + begin))
             if load.count < stop - begin:
                 break
-    except OSError:  # what is held so far will do
-        pass
+    except Exception as error:  # what is held so far will do
+        tell_bug(tier, error)
     return parts
+
+
+def complete(parts: Sequence[Part]) -> None:
+    """The tiers need hold these ready no more."""
+    for part in parts:
+        try:
+            part.tier.complete_load(part.load)
+        except Exception as error:  # the others have to be let go as well
+            tell_bug(part.tier, error)
 
 
 class LayerLoad:
@@ -111,20 +122,23 @@ class LayerLoad:
                 with self._progress:
                     self._ready = layers.stop
                     self._progress.notify_all()
-        except OSError:  # a tier that fails does not have it
-            pass
+        except Exception as error:  # a tier that fails does not have it
+            tell_bug(self._parts[0].tier, error)
         finally:
             self.let_go()
 
     def let_go(self) -> None:
         """The tiers need hold nothing ready any more; whoever waits is told."""
         try:
-            for part in self._parts:
-                part.tier.complete_load(part.load)
+            complete(self._parts)
         finally:
             with self._progress:
                 self._ended = True
                 self._progress.notify_all()
+
+    def lose(self) -> None:
+        """In a forked child, where nobody fills it."""
+        self._progress, self._ended = threading.Condition(), True
 
     def _filler(self, records: PoolRecords, lock: Callable[[], Any]) -> Callable[[range], bool]:
         """Return what fills some layers and says whether all came."""

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from pagedcache._bookkeeping import Border, Keys, Prompts
 from pagedcache._stepping import Stepping
 from pagedcache.digests import prompt_digests
+from pagedcache.errors import StepOpen
 
 if TYPE_CHECKING:
     from pagedcache._layer_load import LayerLoad, Part
@@ -46,10 +47,12 @@ class Loading(Stepping):
         ------
         ValueError
             The cache was made with ``steps_in_flight=1``: the load is a step of its own.
+        StepOpen
+            One of these sequences is in an open step.
         OutOfBlocks, StepBusy
             As for `extend`.
         """
-        from pagedcache._layer_load import LayerLoad
+        from pagedcache._layer_load import LayerLoad, complete
 
         with self._open():
             tiers = self._tiers
@@ -65,6 +68,8 @@ class Loading(Stepping):
             try:
                 for i, prompt in enumerate(told):
                     row = sum(stop > position for stop, position in zip(stops[:i], positions, strict=False))
+                    if self.sequences.length(int(handles[i])) < positions[i]:
+                        continue  # left pads: its blocks begin where no stored ones do
                     about = {"namespace": namespace, "keys": None if keys is None else keys[i]}
                     stops[i], held = self._held(tiers, row, prompt, positions[i], about)
                     parts += held
@@ -72,14 +77,17 @@ class Loading(Stepping):
                 if not counts.any():
                     return None
                 step = self.extend(handles[counts > 0], counts[counts > 0])
+                if (step.kv_lens != np.array(stops)[counts > 0]).any():
+                    self.abandon(step)
+                    raise StepOpen("a sequence is in an open step already: begin_load is for the first after admit")
             except BaseException:
-                for part in parts:
-                    part.tier.complete_load(part.load)
+                complete(parts)
                 raise
             tokens = [prompt[position:stop] for prompt, position, stop in zip(told, positions, stops, strict=True)]
             load = LayerLoad(step, counts, np.concatenate(tokens), parts, self.spec.layers)
             self._layer_loads.append(load)
-            tiers.loaders.submit(load.run, tiers.records, tiers.form.record_nbytes, lambda: self._lock)
+            if tiers.start(load.run, tiers.records, tiers.form.record_nbytes, lambda: self._lock) is None:
+                load.let_go()
             return load
 
     def _held(
@@ -98,8 +106,4 @@ class Loading(Stepping):
 
     def cancel_load(self, load: "LayerLoad") -> None:
         """Undo `begin_load`: the sequences are as before. Steps behind it have to be abandoned first."""
-        load.stop()
-        with self._open():
-            self._cover()
-            self.sequences.abandon(load.step)
-            self._layer_loads.remove(load)
+        self.abandon(load.step)

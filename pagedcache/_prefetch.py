@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedcache._tier_bugs import tell_bug
 from pagedcache._tier_set import TierSet
 from pagedcache.digests import prompt_digests
 from pagedcache.errors import OutOfBlocks
@@ -100,16 +101,21 @@ class PromptLoad:
         spec = self._cache.spec
         digests = prompt_digests(self._prompt, spec.block_size, fingerprint=spec.fingerprint or b"", **self._about)
         with self._cache._open():
-            self._tiers.under_way.add(self)
+            self._withdrawals = self._tiers.withdrawals
             self.hold, cached = self._cache.sequences.hold(self._prompt, **self._about)
+            self._tiers.under_way.add(self)
+        tier = self._tiers.tiers[0]
         try:
             for tier, first, stop in self._tiers.stretches(digests[cached:]):
                 for begin in range(cached + first, cached + stop, AT_ONCE):
                     end = min(cached + stop, begin + AT_ONCE)
                     if not self._load(tier, digests[begin:end], begin) or self._told._cancelled.is_set():
                         return
-        except (OSError, OutOfBlocks):  # a tier that fails has nothing
+        except OutOfBlocks:  # others were faster
             self._told.failed += 1
+        except Exception as error:  # a tier that fails has nothing
+            self._told.failed += 1
+            tell_bug(tier, error)
         finally:
             with self._cache._lock:
                 self._cache.sequences.let_go(self.hold)
@@ -127,6 +133,8 @@ class PromptLoad:
         finally:
             with cache._lock:
                 cache._cover()
+                if self._withdrawals != self._tiers.withdrawals:
+                    right = 0  # it may have been forgotten since, and must not come back
                 blocks, self.blocks = self.blocks, self.blocks[:0]
                 cache.pool.decref(blocks[right:])
                 self._told.loaded += cache.sequences.adopt(self._prompt, blocks[:right], first=behind, **self._about)

@@ -111,7 +111,7 @@ class Stepping(Tiering):
         backend can check them first (`ChecksAttend` or `WritesAndAttends`, as backends cpu and numpy can).
         """
         if self._layer_loads:
-            self._await_layer(layer)
+            self._await_layer(layer, step)
         with self._lock:  # what _open() does, without an object for it in every layer
             if self._closed or self.storage is None:
                 self._refuse_attend()
@@ -197,7 +197,12 @@ class Stepping(Tiering):
             return self.sequences.commit(step, tokens, accepted)
 
     def abandon(self, step: Step) -> None:
-        """Close the newest step as if it never was; see `SequenceTable.abandon`."""
+        """Close the newest step as if it never was; see `SequenceTable.abandon`. A load under way ends first."""
+        if self._layer_loads and self.sequences.open_steps[-1:] == (step,):
+            for load in self._loads_up_to(step):
+                if load.step is step:
+                    load.stop()
         with self._open():
             self._cover()
             self.sequences.abandon(step)
+            self._layer_loads = [load for load in self._layer_loads if load.step is not step]

@@ -1,20 +1,22 @@
 """The tiers of one cache: told of what the prefix cache stores and loses, asked for what it lacks."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pagedcache._pool_records import PoolRecords
+from pagedcache._tier_bugs import tell_bug
 from pagedcache._tier_writer import TierWriter
 from pagedcache.core import EventKind
-from pagedcache.tiers import BlockFormat, Tier, store_blocks
+from pagedcache.errors import TierError
+from pagedcache.tiers import BlockFormat, Tier, TierStats, store_blocks
 
 if TYPE_CHECKING:
-    from pagedcache._prefetch import PromptLoad
+    from pagedcache._prefetch import Prefetch, PromptLoad
     from pagedcache._residency import Residency
 
 __all__ = ["TierSet"]
@@ -35,6 +37,10 @@ class TierSet:
     ----------
     under_way : set of PromptLoad
         Loads that have blocks of the pool.
+    told : set of Prefetch
+        Who may be waiting.
+    withdrawals : int
+        How often something was forgotten; what was on its way then is not published.
     lost : int
         Evicted blocks that a tier that writes back failed to take.
     """
@@ -47,6 +53,8 @@ class TierSet:
             tier.bind(self.form)
         self.records = PoolRecords(cache.backend, cache.storage, self.form)
         self.under_way: set[PromptLoad] = set()
+        self.told: weakref.WeakSet[Prefetch] = weakref.WeakSet()
+        self.withdrawals = 0
         self.lost = 0
         self._back = [tier for tier in tiers if tier.writes == "back"]
         self.writers = [
@@ -80,41 +88,73 @@ class TierSet:
 
     def forget(self, events: NDArray[Any]) -> None:
         """What was removed must not be found again, in no tier."""
+        self.withdrawals += 1
         gone = [digest for kind, digest, _ in _told(events) if kind == EventKind.REMOVED]
         for writer in self.writers:
             writer.withdraw(gone)
         for tier in self.tiers:
-            with suppress(OSError):  # what cannot be reached cannot be found either
+            try:
                 tier.remove(gone)
+            except Exception as error:  # what cannot be reached cannot be found either
+                tell_bug(tier, error)
 
     def _demote(self, tier: Tier, evicted: dict[bytes, int]) -> None:
         keys, blocks = list(evicted), np.array(list(evicted.values()), np.int32)
         try:
             store_blocks(tier, keys, self.records.look(blocks))
-        except OSError:
+        except Exception as error:
             self.lost += len(keys)
+            tell_bug(tier, error)
 
     # -- inward ---------------------------------------------------------------------------------
 
+    def start(self, job: Callable[..., None], *args: Any) -> Future[None] | None:
+        """Have a thread do it; None where the cache is being closed, or the interpreter is about to end."""
+        try:
+            return self.loaders.submit(job, *args)
+        except RuntimeError:
+            return None
+
     def stretches(self, keys: Sequence[bytes]) -> Iterator[tuple[Tier, int, int]]:
         """Which tier has which of the leading keys, from the first to the stop, as far as all are somewhere."""
-        at = 0
+        withdrawn = set().union(*(writer.withdrawn for writer in self.writers))
+        keys = keys[: next((n for n, key in enumerate(keys) if key in withdrawn), len(keys))]
+        at, failed = 0, ""
         while at < len(keys):
             for tier in self.tiers:
-                if found := tier.longest_prefix(keys[at:]):
+                try:
+                    found = tier.longest_prefix(keys[at:])
+                except Exception as error:  # the others may have it
+                    tell_bug(tier, error)
+                    failed, found = f"tier {tier.name!r} fails: {error}", 0
+                if found > 0:
                     yield tier, at, at + found
                     at += found
                     break
             else:
+                if failed:
+                    raise TierError(failed)
                 return
 
-    def close(self) -> None:
-        """Finish what is under way, and close the tiers. Not under the lock."""
-        self.loaders.shutdown()
-        for writer in self.writers:
-            writer.close()
+    def stats(self) -> dict[str, TierStats]:
+        """Of each tier, by names that differ."""
+        told: dict[str, TierStats] = {}
         for tier in self.tiers:
-            tier.close()
+            same = [each.name for each in self.tiers[: len(told)]].count(tier.name)
+            told[f"{tier.name} {same + 1}" if same else tier.name] = tier.stats()
+        return told
+
+    def close(self) -> None:
+        """Finish what is under way, and close the tiers, all of them even if some fail. Not under the lock."""
+        self.loaders.shutdown()
+        errors = []
+        for close in [*(writer.close for writer in self.writers), *(tier.close for tier in self.tiers)]:
+            try:
+                close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 def _told(events: NDArray[Any]) -> Iterator[tuple[int, bytes, int]]:

@@ -4,12 +4,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from pagedcache._pool_records import PoolRecords
+from pagedcache._tier_bugs import tell_bug
 from pagedcache.tiers import Places, Tier, store_blocks
 
 __all__ = ["TierWriter"]
@@ -42,7 +44,7 @@ class TierWriter:
         self._job: Future[None] | None = None
         self._group: tuple[list[bytes], Places] = ([], Places([], np.empty(0, np.int64)))
         self._storing: set[bytes] = set()  # of the group that is being stored
-        self._withdrawn: set[bytes] = set()  # of these, what must not be found afterwards
+        self.withdrawn: set[bytes] = set()  # of these, what must not be found afterwards
 
     def forget(self, digest: bytes) -> None:
         """The block can no longer be found."""
@@ -56,7 +58,8 @@ class TierWriter:
     def wake(self) -> None:
         """There may be something to do; under the lock."""
         if self.pending and self._job is None:
-            self._job = self._thread.submit(self._run)
+            with suppress(RuntimeError):  # closed, or the interpreter is about to end
+                self._job = self._thread.submit(self._run)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to store; False where that took longer. Not under the lock."""
@@ -70,14 +73,18 @@ class TierWriter:
 
     def close(self) -> None:
         """Store what is left, and end the thread. Not under the lock."""
-        self.flush()
-        self._thread.shutdown()
+        try:
+            self.flush()
+        finally:
+            self._thread.shutdown()
+        if self.pending:  # where threads can no longer be started, as the interpreter is about to end
+            self._run()
 
     def withdraw(self, keys: Sequence[bytes]) -> None:
         """These must not be stored; under the lock."""
         for key in keys:
             self.pending.pop(key, None)
-        self._withdrawn.update(self._storing.intersection(keys))
+        self.withdrawn.update(self._storing.intersection(keys))
 
     def _run(self) -> None:
         try:
@@ -93,9 +100,13 @@ class TierWriter:
     def _take(self) -> bool:
         """Copy the next blocks aside; whether there were any."""
         with self._lock():
-            if self._withdrawn:
-                self.tier.remove(list(self._withdrawn))
-                self._withdrawn.clear()
+            if self.withdrawn:
+                try:
+                    self.tier.remove(list(self.withdrawn))
+                except Exception as error:  # what cannot be reached cannot be found either
+                    tell_bug(self.tier, error)
+                finally:
+                    self.withdrawn.clear()
             keys = list(islice(self.pending, self._at_once))
             blocks = [self.pending.pop(key) for key in keys]
             self._storing = set(keys)
@@ -108,6 +119,7 @@ class TierWriter:
         keys, places = self._group
         try:
             store_blocks(self.tier, keys, places)
-        except OSError:  # a TierError is one: the next may do, and what is not stored is computed again
+        except Exception as error:  # the next may do, and what is not stored is computed again
+            tell_bug(self.tier, error)
             return len(keys)
         return 0

@@ -80,24 +80,33 @@ class Tiering(States):
             for number, prompt in enumerate(prompts):
                 tokens = np.array(prompt, np.int32)
                 load = PromptLoad(self, self._tiers, told, tokens, border, None if keys is None else keys[number])
-                told._jobs.append(self._tiers.loaders.submit(load.run))
+                if (job := self._tiers.start(load.run)) is not None:
+                    told._jobs.append(job)
+            self._tiers.told.add(told)
         return told
 
-    def _await_layer(self, layer: int) -> None:
-        """Wait until a layer of all loads is there; not under the lock, which a load may need."""
-        for load in tuple(self._layer_loads):
+    def _loads_up_to(self, step: Step) -> "list[LayerLoad]":
+        """Loads that are this step, or older ones, which it may attend to; the oldest first."""
+        opened = self.sequences.open_steps
+        before = opened[: opened.index(step) + 1] if step in opened else ()
+        return [load for load in tuple(self._layer_loads) if load.step in before]
+
+    def _await_layer(self, layer: int, step: Step) -> None:
+        """Wait until a layer of these loads is there; not under the lock, which a load may need."""
+        for load in self._loads_up_to(step):
             load.await_layer(layer)
 
     def _commit_loads(self, step: Step) -> None:
         """Commit the loads that were opened before a step, once all of their bytes are there."""
-        for load in tuple(self._layer_loads):
+        for load in self._loads_up_to(step):
             load.await_layer(self.spec.layers - 1)
             with self._open():
-                opened = self.sequences.open_steps
-                if step in opened and load.step in opened[: opened.index(step)]:
+                if load not in self._layer_loads:
+                    continue  # another thread was faster
+                if load.step is not step:
                     self._cover()
                     self.sequences.commit(load.step, load.tokens)
-                    self._layer_loads.remove(load)
+                self._layer_loads.remove(load)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until what is published so far is in the tiers that write through, as durably as they promise.
@@ -115,9 +124,9 @@ class Tiering(States):
         return self._tiers is not None
 
     def tier_stats(self) -> dict[str, Any]:
-        """`TierStats` of each tier, by its name."""
+        """`TierStats` of each tier, by its name; of a further one of that name, by ``"disk 2"`` and so on."""
         with self._open():
-            return {} if self._tiers is None else {tier.name: tier.stats() for tier in self._tiers.tiers}
+            return {} if self._tiers is None else self._tiers.stats()
 
     def _lose_tiers(self) -> None:
         """In a forked child: threads and files are the parent's. Blocks of loads come back; nobody fills them."""
@@ -126,6 +135,10 @@ class Tiering(States):
             self.pool.decref(load.blocks)
             if load.hold:
                 self.sequences.let_go(load.hold)
+        for told in () if tiers is None else tuple(tiers.told):
+            told._jobs.clear()
+        for layer_load in self._layer_loads:
+            layer_load.lose()
 
     # -- what the prefix cache stores and loses -----------------------------------------------------
 
@@ -136,8 +149,8 @@ class Tiering(States):
 
     def _see(self, events: NDArray[Any]) -> None:
         assert self._tiers is not None
-        self._tiers.see(events)
         self._tell(events)
+        self._tiers.see(events)
 
     def _tell(self, events: NDArray[Any]) -> None:
         """Keep events for whoever asks; what nobody asks for in time is told anew as what is there then."""
@@ -158,7 +171,8 @@ class Tiering(States):
                 self._settle()
                 anew = True
                 self._told, self._untold = [], 0
-            self._see(self.sequences.events(anew=anew))
+            events = self.sequences.events(anew=anew)
+            (self._tell if anew else self._see)(events)  # tiers have been told of all that is there already
             told = np.concatenate(self._told)
             self._told, self._untold = [], 0
             return told
@@ -189,5 +203,5 @@ class Tiering(States):
     def _withdraw(self) -> None:
         if self._tiers is not None:
             events = self.sequences.events()
-            self._tiers.forget(events)
             self._tell(events)
+            self._tiers.forget(events)

@@ -33,7 +33,7 @@ _ALL: "weakref.WeakSet[KVCache]" = weakref.WeakSet()
 def _fresh_locks() -> None:
     """A forked child has one thread, and locks that others held at the fork are free there."""
     for cache in _ALL:
-        cache._lock = threading.RLock()
+        cache._lock, cache._closing = threading.RLock(), threading.RLock()
         cache._lose_tiers()
 
 
@@ -180,7 +180,7 @@ class KVCache(Saving):
         self._told = None if events is None else []
         self._layer_loads = []
         self._tiers = self._with_tiers(tiers)
-        self._lock = threading.RLock()
+        self._lock, self._closing = threading.RLock(), threading.RLock()
         self._closed = False
         _ALL.add(self)
 
@@ -225,17 +225,21 @@ class KVCache(Saving):
         ------
         ViewsOutstanding
             Arrays of the storage are still in use; but for its tiers, nothing was closed.
+        OSError
+            A tier failed to close; everything else was closed.
         """
-        with self._lock:
-            tiers, self._tiers = self._tiers, None
-        if tiers is not None:
-            tiers.close()
-        with self._lock:
-            if self.storage is not None and not self._closed:
-                self.storage.close()
-            self._closed = True
-            self._swapped.clear()
-            self._room.clear()
+        with self._closing:  # who closes too waits, as bytes are still being read and written
+            try:
+                if self._tiers is not None:
+                    self._tiers.close()  # told of what other threads do until then, so that it stores nothing wrong
+            finally:
+                with self._lock:
+                    self._tiers = None
+                    if self.storage is not None and not self._closed:
+                        self.storage.close()
+                    self._closed = True
+                    self._swapped.clear()
+                    self._room.clear()
 
     @property
     def num_blocks(self) -> int:

@@ -146,6 +146,54 @@ def test_other_verbs_see_an_open_step(loading):
     cache.cancel_load(load)
 
 
+def test_left_pads_are_not_loaded_over(loading):
+    """Blocks of a padded sequence begin where no stored ones do."""
+    cache, rows, _ = loading
+    ids = cache.admit([[7], PROMPT], pads=[0, 2]).ids
+    assert cache.begin_load(ids, [[7], PROMPT]) is None
+    rows.tokens = {int(ids[1]): []}
+    rows.run({int(ids[1]): PROMPT})
+    rows.verify()
+
+
+def test_a_sequence_in_an_open_step_is_refused(loading):
+    cache, _, tier = loading
+    ids = cache.admit([PROMPT]).ids
+    step = cache.extend(ids, [4])
+    with pytest.raises(StepOpen, match="first after admit"):
+        cache.begin_load(ids, [PROMPT])
+    assert cache.open_steps == (step,) and not +tier._readers
+    cache.abandon(step)
+
+
+def test_abandoning_its_step_ends_a_load(loading):
+    """C04: whoever finds the step in open_steps must not free blocks that are being filled."""
+    cache, rows, tier = loading
+    tier.gate.clear()
+    load = cache.begin_load(cache.admit([PROMPT]).ids, [PROMPT])
+    assert tier.entered.wait(60)
+    threading.Timer(0.05, tier.gate.set).start()
+    cache.abandon(load.step)
+    assert load._ended and not cache._layer_loads
+    tier.failing.add("load")
+    rows.verify(rows.admit(prompt(3)))
+
+
+def test_a_step_does_not_wait_for_a_newer_load(loading):
+    cache, rows, tier = loading
+    first, second = cache.admit([[7, 7, 7], PROMPT]).ids.tolist()
+    step = cache.extend([first], [3])
+    tier.gate.clear()
+    load = cache.begin_load([second], [PROMPT])
+    rows.write(step, [7, 7, 7])
+    cache.commit(step, [7, 7, 7])
+    tier.failing.add("load")
+    tier.gate.set()
+    cache.cancel_load(load)
+    rows.tokens[first] = [7, 7, 7]
+    rows.verify()
+
+
 def test_one_step_in_flight_is_too_few(tmp_path):
     cache, _ = tiered(DiskTier(tmp_path / "blocks", "1 MiB"))
     with cache, pytest.raises(ValueError, match="steps_in_flight=2"):

@@ -88,6 +88,12 @@ def test_two_tiers_complete_each_other(tmp_path):
         assert cache.tier_stats()["host"].hits > 0 < cache.tier_stats()["disk"].hits
 
 
+def test_tiers_of_one_kind_are_told_apart(tmp_path):
+    cache, _ = tiered(HostTier(512), *(DiskTier(tmp_path / name, "1 MiB") for name in "ab"))
+    with cache:
+        assert list(cache.tier_stats()) == ["host", "disk", "disk 2"]
+
+
 def test_a_restart_finds_all(tmp_path):  # T02, T05
     cache, rows = tiered(DiskTier(tmp_path / "blocks", "1 MiB"))
     with cache:

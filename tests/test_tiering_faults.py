@@ -41,6 +41,18 @@ def test_a_tier_that_fails_is_a_miss(faulty, method):
     assert compute(rows, prompt(1)) == [0]
 
 
+def test_a_tier_that_fails_leaves_the_others(tmp_path):
+    near, far = Faulty(), DiskTier(tmp_path / "blocks", "1 MiB")
+    cache, rows = tiered(near, far)
+    with cache:
+        compute(rows, prompt(1))
+        cache.flush()
+        compute(rows, prompt(2), prompt(3))
+        near.failing.add("longest_prefix")
+        load = cache.prefetch([prompt(1)])
+        assert load.wait(60) and compute(rows, prompt(1)) == [12]
+
+
 def test_wrong_bytes_are_a_shorter_hit(faulty):
     cache, rows, tier = faulty
     tier.failing.add("wrong")

@@ -11,8 +11,8 @@ Requests are served by priority, then in the order they came. Three rules decide
 - It waits while a block that it shares with a running prompt is still to be computed, because then it will find that
   block in the prefix cache.
 
-Nobody overtakes: while one waits, those behind it wait too; but where nobody runs, those who fit are let in. A cache in
-which the caller keeps sequences too works as well: what they hold when the engine has nothing to do is not given out.
+Nobody overtakes: while one waits, those behind it wait too; but where nobody runs, those who fit are let in. What the
+caller's own sequences hold when the engine has nothing to do is not given out.
 """
 
 import secrets
@@ -25,7 +25,7 @@ from pagedcache.cache import KVCache
 from pagedcache.core import AdmitStatus
 from pagedcache.errors import OutOfBlocks
 from pagedcache.serving._line import Line
-from pagedcache.serving._loads import is_loaded
+from pagedcache.serving._loads import Loads
 from pagedcache.serving._needs import blocks_of, room_in, without_head
 from pagedcache.serving._rows import Rows, Sequence
 from pagedcache.serving.drafting import Drafter
@@ -67,10 +67,9 @@ class Scheduler:
     ) -> None:
         self.rows = Rows(cache.sequences.max_sequences, cache.spec.max_step_tokens)
         self.running, self.waiting = Line(), Line()
-        self._cache, self._step_tokens = cache, step_tokens
+        self._cache, self._loads, self._step_tokens = cache, Loads(cache), step_tokens
         self._row_tokens = cache.spec.max_step_tokens or step_tokens  # most of one sequence: windows keep so many more
-        self.never_preempts = preemption == "never"
-        self._swaps, self._static = preemption == "swap", static
+        self.never_preempts, self._swaps, self._static = preemption == "never", preemption == "swap", static
         self._private = None if share else secrets.token_hex(8)  # of the namespaces in which each finds its own alone
         self._report, self._clock = report, clock
         self._asynchronous = cache.storage is not None and not cache.backend.capabilities.synchronous
@@ -82,6 +81,7 @@ class Scheduler:
 
     def measure(self) -> None:
         """Find out what there is to give, where nothing of it is given."""
+        self._loads.wait(unless=bool(self.running))
         self._retire()
         if not self._started:
             self.room = room_in(self._cache)  # that the caller does not hold
@@ -134,8 +134,7 @@ class Scheduler:
             self._order = np.array([sequence.row for sequence in self.running], np.intp)
         r, rows = self.rows, self._order
         pending = r.totals[rows] - r.lengths[rows]
-        counts = pending
-        many = pending > 1
+        counts, many = pending, pending > 1
         if not np.count_nonzero(many):
             if draft is None:
                 return rows, counts, None
@@ -161,6 +160,8 @@ class Scheduler:
         OutOfBlocks
             Nobody may be preempted.
         """
+        if self._loads.cut_short():
+            return self._retire()
         victims = [sequence for sequence in self.running if sequence.search is None]
         swapped = [sequence for sequence in self.waiting if sequence.swapped]  # they keep the blocks that they share
         if self.never_preempts or not (victims or swapped):
@@ -190,6 +191,7 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and release its blocks."""
+        self._loads.give_up(sequence)
         if sequence.waits:
             self.waiting.take(sequence)
         if sequence.row >= 0:
@@ -238,9 +240,8 @@ class Scheduler:
         if not (promised or self._fits(sequence, tokens)) or self._is_being_computed(tokens):
             return False
         namespace = self._namespace(request)
-        if not is_loaded(self._cache, sequence, tokens, namespace, wait=not self.running):
+        if not self._loads.are_done(sequence, tokens, namespace, wait=not self.running):
             return False
-        sequence.load = None  # where it cannot be admitted after all, what was loaded may be evicted again
         self.rows.widen(len(request.prompt) + request.limit)
         admission = self._cache.admit([tokens], namespace=namespace)
         if admission.status[0] != AdmitStatus.ADMITTED:

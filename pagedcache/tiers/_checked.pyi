@@ -8,9 +8,6 @@ def checksums(arrays: Sequence[NDArray[np.uint8]], rows: ArrayLike) -> NDArray[n
 def read_checked(
     fd: int, offsets: ArrayLike, arrays: Sequence[NDArray[np.uint8]], rows: ArrayLike, expected: ArrayLike
 ) -> int: ...
-def copy_records(
-    sources: Sequence[NDArray[np.uint8]], rows: ArrayLike, targets: Sequence[NDArray[np.uint8]], to: ArrayLike
-) -> None: ...
 def read_blocks(
     fd: int, offsets: ArrayLike, layers: Sequence[Sequence[NDArray[np.uint8]]], rows: ArrayLike, expected: ArrayLike
 ) -> int: ...

@@ -1,4 +1,4 @@
-"""Records moved without the GIL: writing that makes checksums, reading that verifies them, copying.
+"""Records in files, without the GIL: writing that makes checksums, and reading that verifies them.
 
 A record lies in a file as one stretch, and in memory as pieces: a row each of K, V and their scales. Records of several
 layers may follow each other in a file, as a block; they are read and checked, or checked and written, few at a time, so
@@ -7,7 +7,6 @@ that they are in the processor's caches still.
 
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
 from libc.stdlib cimport free, malloc
 
 import os
@@ -26,19 +25,11 @@ cdef extern from "<sys/uio.h>" nogil:
     ssize_t pwritev(int fd, const iovec *iov, int iovcnt, int64_t offset)
 
 cdef enum:
-    MAX_PIECES = 8      # of a record: K, V, K scales, V scales
     MAX_PARTS = 256     # of one call that writes; systems take 1024
     WARM = 128 * 1024   # bytes of records to take at a time
     PAGE = 4096
 
 pc_crc_init(2)
-
-
-cdef struct Piece:
-    uint8_t *data       # row 0
-    int64_t stride      # bytes from row to row
-    int64_t rows
-    int64_t width       # bytes of a row that count
 
 
 cdef int pieces_of(arrays, Piece *pieces, bint writing) except -1:
@@ -264,40 +255,6 @@ cdef int read_block(
             if crc_of(pieces + first * MAX_PIECES, numbers[first], row) != crcs[first]:
                 return -1
     return 0
-
-
-def copy_records(sources, rows, targets, to):
-    """Copy records between arrays that cut them into pieces in the same way.
-
-    Parameters
-    ----------
-    sources : sequence of uint8 [rows, width]
-    rows : int64 [n]
-    targets : sequence of uint8 [rows, width]
-        Apart from the sources.
-    to : int64 [n]
-        Rows of the targets.
-    """
-    cdef Piece source[MAX_PIECES]
-    cdef Piece target[MAX_PIECES]
-    cdef const int64_t[::1] at = np.ascontiguousarray(rows, np.int64)
-    cdef const int64_t[::1] put = np.ascontiguousarray(to, np.int64)
-    cdef int j, n = pieces_of(sources, source, False)
-    cdef Py_ssize_t i
-    if pieces_of(targets, target, True) != n or at.shape[0] != put.shape[0]:
-        raise ValueError(f"{n} pieces of {at.shape[0]} records to {len(targets)} pieces of {put.shape[0]}")
-    for j in range(n):
-        if source[j].width != target[j].width:
-            raise ValueError(f"piece {j} has {source[j].width} bytes, and {target[j].width} where it is to go")
-    require_rows(at, source, n)
-    require_rows(put, target, n)
-    with nogil:
-        for j in range(n):
-            for i in range(at.shape[0]):
-                memcpy(
-                    target[j].data + put[i] * target[j].stride, source[j].data + at[i] * source[j].stride,
-                    source[j].width
-                )
 
 
 def write_checked(int fd, offsets, layers, rows, int pad=0):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pagedcache._sizes import parse_bytes
 from pagedcache.errors import TierError
-from pagedcache.tiers._checked import copy_records
+from pagedcache.tiers._copies import copy_records
 from pagedcache.tiers.block_format import BlockFormat
 from pagedcache.tiers.protocol import Load, Places, Store, TierStats
 
@@ -84,19 +84,23 @@ class HostTier:
             self._readers.update(slots)
             self._stats.hits += count
             self._stats.misses += len(keys) - count
-            return Load(keys, count, np.array(slots, np.int64))
+            return Load(keys, count, (self._arena, np.array(slots, np.int64)))
 
     def load(self, load: Load, layers: range, places: Places) -> int:
         """Copy these layers to their places."""
+        arena, slots = load.state
         for layer in layers:
             into = places.layers[layer]
-            copy_records(self._pieces(layer, into), load.state, into, places.rows[: load.count])
+            copy_records(_pieces(arena, layer, into), slots, into, places.rows[: load.count])
         return load.count
 
     def complete_load(self, load: Load) -> None:
         """Let the blocks go, as used just now."""
+        arena, slots = load.state
         with self._lock:
-            self._readers.subtract(load.state.tolist())
+            if arena is not self._arena:
+                return  # closed meanwhile
+            self._readers.subtract(slots.tolist())
             self._readers = +self._readers
             left = {slot for slot in self._removed if not self._readers[slot]}
             self._removed -= left
@@ -119,18 +123,22 @@ class HostTier:
                 missing.add(key)
                 wanted.append(number)
                 slots.append(slot)
-        return Store(keys, np.array(wanted, np.int64), np.array(slots, np.int64))
+            return Store(keys, np.array(wanted, np.int64), (self._arena, np.array(slots, np.int64)))
 
     def store(self, store: Store, places: Places) -> None:
         """Copy the bytes of the wanted blocks."""
+        arena, slots = store.state
         for layer, source in enumerate(places.layers):
-            copy_records(source, places.rows, self._pieces(layer, source), store.state)
+            copy_records(source, places.rows, _pieces(arena, layer, source), slots)
 
     def complete_store(self, store: Store) -> int:
         """Make them visible."""
         stored = 0
+        arena, slots = store.state
         with self._lock:
-            for number, slot in zip(store.wanted.tolist(), store.state.tolist(), strict=True):
+            if arena is not self._arena:
+                return 0  # closed meanwhile
+            for number, slot in zip(store.wanted.tolist(), slots.tolist(), strict=True):
                 if store.keys[number] in self._slots:  # somebody else was faster
                     self._free.append(slot)
                 else:
@@ -141,8 +149,10 @@ class HostTier:
 
     def abort_store(self, store: Store) -> None:
         """Give the room back."""
+        arena, slots = store.state
         with self._lock:
-            self._free += store.state.tolist()
+            if arena is self._arena:
+                self._free += slots.tolist()
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Count these as used, where they are there."""
@@ -192,6 +202,8 @@ class HostTier:
             self._slots.clear()
             self._free.clear()
             self._pins.clear()
+            self._readers.clear()
+            self._removed.clear()
             self._arena = np.empty((0, 0, 0), np.uint8)
 
     def _leading(self, keys: Sequence[bytes]) -> int:
@@ -212,8 +224,9 @@ class HostTier:
                 return self._slots.pop(key)
         return None
 
-    def _pieces(self, layer: int, like: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-        """A layer's records in the arena, cut as the pieces on the other side are."""
-        ends = np.cumsum([piece.shape[1] for piece in like])
-        records = self._arena[:, layer]
-        return [records[:, end - piece.shape[1] : end] for piece, end in zip(like, ends.tolist(), strict=True)]
+
+def _pieces(arena: NDArray[np.uint8], layer: int, like: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+    """A layer's records in the arena, cut as the pieces on the other side are."""
+    ends = np.cumsum([piece.shape[1] for piece in like])
+    records = arena[:, layer]
+    return [records[:, end - piece.shape[1] : end] for piece, end in zip(like, ends.tolist(), strict=True)]

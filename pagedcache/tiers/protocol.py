@@ -15,7 +15,8 @@ Loads and stores are in three parts, so that nothing is visible half done, and n
     tier.complete_store(store)                 # durable, and only now visible; or abort_store
 
 A load gives bytes only after their checksums were found right. What is not right counts as not there, and is
-forgotten. Errors of the medium (OSError, TierError) may come from any call; whoever calls takes them for a miss.
+forgotten. Errors of the medium (OSError, TierError) may come from any call; whoever calls takes them for a miss. Any
+other exception is a bug of the tier: a RuntimeWarning tells of it, and it counts as a miss too.
 """
 
 from collections.abc import Sequence

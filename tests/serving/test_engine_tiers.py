@@ -1,6 +1,7 @@
 """An engine over a cache with tiers: the same tokens, less to compute, after a restart too; a bad tier costs time."""
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -106,3 +107,57 @@ def test_beams_find_their_prompt(tiny):
         again = beam_search(tiny[0], None, [PROMPTS[0]], cache, beams=3, max_tokens=8, ends=frozenset())
         assert again.completions[0].tokens == first.completions[0].tokens
         assert again.report.reused_tokens == 36
+
+
+@pytest.fixture
+def loading(tiny):
+    """An engine in which one runs and one waits for a load that takes most of the blocks; both; the tier."""
+    tier = Faulty("4 MiB")
+    with cache_over(tiny, tier, num_blocks=24) as cache:
+        texts(tiny, cache, PROMPTS[2:3])
+        cache.flush()
+        cache.evict(24)
+        with Engine(tiny[0], cache, ends=(), preemption="never") as engine:
+            running = engine.submit(PROMPTS[1][:5], max_tokens=12)
+            engine.step()
+            tier.gate.clear()
+            tier.entered.clear()
+            waiting = engine.submit(PROMPTS[2], max_tokens=4)
+            engine.step()
+            assert tier.entered.wait(60) and waiting.started is None
+            yield engine, running, waiting, tier
+            tier.gate.set()
+
+
+def test_what_is_being_loaded_counts_as_free(loading):
+    """Nobody runs any more and the load still holds its blocks: it is waited for, and nobody is refused."""
+    engine, running, waiting, tier = loading
+    while not running.done:
+        engine.step()
+    threading.Timer(0.05, tier.gate.set).start()
+    engine.run()
+    assert waiting.found_tokens == 60 and waiting.completions[0].finish == "length"
+
+
+def test_a_load_of_one_that_is_cancelled_is_in_nobodys_way(loading):
+    engine, running, waiting, tier = loading
+    engine.cancel(waiting)
+    while not running.done:
+        engine.step()
+    threading.Timer(0.05, tier.gate.set).start()
+    other = engine.submit(PROMPTS[0], max_tokens=40)
+    engine.run()
+    assert len(other.completions[0].tokens) == 40
+
+
+def test_those_that_run_get_the_blocks_of_a_load(loading):
+    """Blocks of a load are none that were promised to somebody, however much is begun and cancelled."""
+    engine, running, waiting, tier = loading
+    engine.cancel(waiting)
+    other = engine.submit(PROMPTS[2][:50], max_tokens=4)
+    while not running.done:
+        engine.step()
+    assert len(running.completions[0].tokens) == 12
+    tier.gate.set()
+    engine.run()
+    assert len(other.completions[0].tokens) == 4

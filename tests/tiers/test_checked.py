@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pagedcache.tiers import _checked
-from pagedcache.tiers._checked import checksums, copy_records, crc32c, read_blocks, read_checked, write_checked
+from pagedcache.tiers._checked import checksums, crc32c, read_blocks, read_checked, write_checked
+from pagedcache.tiers._copies import copy_records
 
 RANDOM = np.random.default_rng(1)
 
