@@ -1,16 +1,18 @@
 """Tiers at the end of things: a cache that closes, a tier that has closed, a forked child, the interpreter's end."""
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 from tiered import Faulty, compute, fetched, prompt, tiered
 
 from pagedcache.errors import CacheClosed, LoadFailed, TierError
-from pagedcache.tiers import HostTier, SecondHit
+from pagedcache.tiers import DiskTier, HostTier, SecondHit
 
 fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
@@ -115,6 +117,22 @@ def test_a_tier_closed_behind_the_caches_back_is_a_miss():
     assert len(tier._free) == free and not tier._slots
     fetched(others, prompt(1), prompt(2), prompt(1))
     other.close()
+
+
+def test_a_cache_that_nobody_closes_leaves_nothing(tmp_path):
+    threads = threading.active_count()
+    for _ in range(2):  # the folder is free again
+        cache, rows = tiered(DiskTier(tmp_path / "blocks", "1 MiB"), steps_in_flight=2)
+        fetched(rows, prompt(1), prompt(2), prompt(3), prompt(1))
+        cache.begin_load(cache.admit([prompt(2)]).ids, [prompt(2)])
+        cache.flush()
+        gone = weakref.ref(cache)
+        del cache, rows
+        end = time.monotonic() + 30
+        while (gone() is not None or threading.active_count() > threads) and time.monotonic() < end:
+            gc.collect()
+            time.sleep(0.01)
+        assert gone() is None and threading.active_count() == threads
 
 
 @fork
