@@ -1,6 +1,7 @@
 """Blocks on their way from the pool to one tier that writes through, on a thread of their own."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,6 +45,7 @@ class TierWriter:
         self._job: Future[None] | None = None
         self._group: tuple[list[bytes], Places] = ([], Places([], np.empty(0, np.int64)))
         self._storing: set[bytes] = set()  # of the group that is being stored
+        self._group_done = threading.Event()  # of this group
         self.withdrawn: set[bytes] = set()  # of these, what must not be found afterwards
 
     def forget(self, digest: bytes) -> None:
@@ -62,14 +64,18 @@ class TierWriter:
                 self._job = self._thread.submit(self._run)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is left to store; False where that took longer. Not under the lock."""
+        """Wait until what is left now is stored, whatever comes meanwhile; False where not. Not under the lock."""
         end = None if timeout is None else time.monotonic() + timeout
-        while (job := self._job) is not None:
-            try:
-                job.result(None if end is None else max(0.0, end - time.monotonic()))
-            except TimeoutError:
+        with self._lock():
+            left = self._storing.union(self.pending)
+        while True:
+            with self._lock():
+                left = {key for key in left if key in self.pending or key in self._storing}
+                done, idle = self._group_done, self._job is None
+            if not left or idle:
+                return not left
+            if not done.wait(None if end is None else max(0.0, end - time.monotonic())):
                 return False
-        return True
 
     def close(self) -> None:
         """Store what is left, and end the thread. Not under the lock."""
@@ -93,7 +99,9 @@ class TierWriter:
         finally:
             with self._lock():
                 self._job = None
-                self._storing.clear()
+                self._storing = set()
+                self._group_done.set()
+                self._group_done = threading.Event()
                 if self.pending and not sys.exc_info()[0]:
                     self.wake()
 
@@ -110,6 +118,8 @@ class TierWriter:
             keys = list(islice(self.pending, self._at_once))
             blocks = [self.pending.pop(key) for key in keys]
             self._storing = set(keys)
+            self._group_done.set()
+            self._group_done = threading.Event()
             if keys:
                 self._group = keys, self._records.read(np.array(blocks, np.int32))
             return bool(keys)

@@ -163,7 +163,7 @@ class Tiering(States):
     def events(self, *, anew: bool = False) -> NDArray[Any]:
         """What was stored and removed since the last call; see `SequenceTable.events`."""
         with self._open():
-            if self._tiers is None:
+            if self._tiers is None and not self._untold:
                 return super().events(anew=anew)
             if self._told is None:
                 raise ValueError("the cache records no events: make it with events='digests' or events='tokens'")
@@ -172,7 +172,7 @@ class Tiering(States):
                 anew = True
                 self._told, self._untold = [], 0
             events = self.sequences.events(anew=anew)
-            (self._tell if anew else self._see)(events)  # tiers have been told of all that is there already
+            (self._tell if anew or self._tiers is None else self._see)(events)  # anew: tiers know what is there
             told = np.concatenate(self._told)
             self._told, self._untold = [], 0
             return told

@@ -1,16 +1,18 @@
 """Tiers at the end of things: a cache that closes, a tier that has closed, a forked child, the interpreter's end."""
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 from tiered import Faulty, compute, fetched, prompt, tiered
 
-from pagedcache.errors import CacheClosed, LoadFailed, TierError
-from pagedcache.tiers import HostTier, SecondHit
+from pagedcache.errors import CacheClosed, LoadFailed, TierError, ViewsOutstanding
+from pagedcache.tiers import DiskTier, HostTier, SecondHit
 
 fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
@@ -56,6 +58,25 @@ def test_what_is_evicted_while_the_cache_closes_is_not_stored():
     cache, rows = tiered(tier)
     with cache:
         fetched(rows, prompt(5, blocks=6), *few)
+
+
+def test_flushing_waits_for_what_is_there_now():
+    """A tier that is slower than what is published has always more to store."""
+    tier = Faulty()
+    cache, rows = tiered(tier)
+    numbers = iter(range(2, 10_000))
+    store, busy = tier.store, True
+
+    def slower(*args):
+        if busy:
+            compute(rows, prompt(next(numbers)))
+        store(*args)
+
+    tier.store = slower
+    compute(rows, prompt(1))
+    assert cache.flush(10)
+    busy = False
+    cache.close()
 
 
 def test_who_closes_too_waits():
@@ -115,6 +136,22 @@ def test_a_tier_closed_behind_the_caches_back_is_a_miss():
     assert len(tier._free) == free and not tier._slots
     fetched(others, prompt(1), prompt(2), prompt(1))
     other.close()
+
+
+def test_a_cache_that_nobody_closes_leaves_nothing(tmp_path):
+    threads = threading.active_count()
+    for _ in range(2):  # the folder is free again
+        cache, rows = tiered(DiskTier(tmp_path / "blocks", "1 MiB"), steps_in_flight=2)
+        fetched(rows, prompt(1), prompt(2), prompt(3), prompt(1))
+        cache.begin_load(cache.admit([prompt(2)]).ids, [prompt(2)])
+        cache.flush()
+        gone = weakref.ref(cache)
+        del cache, rows
+        end = time.monotonic() + 30
+        while (gone() is not None or threading.active_count() > threads) and time.monotonic() < end:
+            gc.collect()
+            time.sleep(0.01)
+        assert gone() is None and threading.active_count() == threads
 
 
 @fork
@@ -180,6 +217,20 @@ def test_threads_that_outlive_the_main_one_go_on(checkout):
         [sys.executable, "-c", LATE], cwd=checkout / "tests", capture_output=True, text=True, timeout=60, check=False
     )
     assert (run.returncode, run.stdout) == (0, "3\n"), run.stderr
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_events_outlive_tiers(anew):
+    """As where a cache could not be closed, or in a forked child."""
+    cache, rows = tiered(HostTier("1 MiB"), events="digests")
+    compute(rows, prompt(1))
+    view = cache.storage.view(0)
+    with pytest.raises(ViewsOutstanding):
+        cache.close()
+    compute(rows, prompt(2))
+    assert cache.events(anew=anew)["kind"].tolist() == [3] * anew + [1] * 6 and len(cache.events()) == 0
+    del view
+    cache.close()
 
 
 def test_what_is_told_anew_is_no_second_hit():

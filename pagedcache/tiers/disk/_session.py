@@ -67,6 +67,13 @@ class Session:
             finally:
                 opened.close()
 
+    def __del__(self) -> None:
+        """Free the folder, if nobody has closed the tier."""
+        opened = getattr(self, "_opened", None)  # what __init__ refused has none
+        if opened is not None:
+            with contextlib.suppress(Exception):
+                opened.close()
+
     def __enter__(self) -> Self:
         return self
 
