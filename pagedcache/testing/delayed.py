@@ -11,6 +11,7 @@ fault shows every time::
     backend.synchronize()      # all are
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,6 +93,7 @@ class DelayedBackend:
         self.completed = Work()
         self._fence = 0
         self._queue: list[_Call] = []
+        self._lock = threading.RLock()  # a test may do work while another thread of the cache waits for it
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -110,11 +112,12 @@ class DelayedBackend:
 
         With `only`, the name of a method, its calls overtake the others, as on a stream of their own.
         """
-        chosen = [call for call in self._queue if only in (None, call.method)][:calls]
-        for call in chosen:
-            call.work()
-            self._queue.remove(call)
-            self.completed.add(call.size)
+        with self._lock:
+            chosen = [call for call in self._queue if only in (None, call.method)][:calls]
+            for call in chosen:
+                call.work()
+                self._queue.remove(call)
+                self.completed.add(call.size)
         return len(chosen)
 
     def synchronize(self) -> None:
@@ -222,9 +225,10 @@ class DelayedBackend:
 
     def _submit(self, method: str, work: Callable[[], Any], **size: int) -> None:
         amount = Work(Counter({method: 1}), **size)
-        self.submitted.add(amount)
-        self._fence += 1
-        self._queue.append(_Call(self._fence, method, work, amount))
+        with self._lock:
+            self.submitted.add(amount)
+            self._fence += 1
+            self._queue.append(_Call(self._fence, method, work, amount))
 
 
 @dataclass(eq=False)
