@@ -1,5 +1,6 @@
 """The pieces of one request as an iterator, which has the engine do steps as they are asked for."""
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Self
@@ -17,6 +18,8 @@ class Stream:
     pieces : deque of Piece
     step, cancel : callable
         The engine's.
+    later : callable
+        Takes ``(cancel, request)``, for the engine to do at its next step.
     """
 
     def __init__(
@@ -25,8 +28,10 @@ class Stream:
         pieces: deque[Piece],
         step: Callable[[], object],
         cancel: Callable[[Request], None],
+        later: Callable[[tuple[Callable[[Request], None], Request]], None],
     ) -> None:
-        self._request, self._pieces, self._step, self._cancel = request, pieces, step, cancel
+        self._request, self._pieces, self._step, self._cancel, self._later = request, pieces, step, cancel, later
+        self._thread = threading.get_ident()
 
     def __iter__(self) -> Self:
         return self
@@ -43,4 +48,7 @@ class Stream:
         self._cancel(self._request)
 
     def __del__(self) -> None:
-        self.close()
+        if threading.get_ident() == self._thread:
+            self.close()
+        else:  # collected on a thread of a tier, say, which may hold the tier's lock and must not wait for the cache's
+            self._later((self._cancel, self._request))

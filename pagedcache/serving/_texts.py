@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from pagedcache.serving._rows import Search, Sequence
 from pagedcache.serving._scheduler import Scheduler
 from pagedcache.serving._text import Text
 from pagedcache.serving.models import Tokenizer
-from pagedcache.serving.requests import Piece, PieceCallback, Request
+from pagedcache.serving.requests import Piece, Request
 from pagedcache.serving.results import Completion, Finish, Report
 from pagedcache.serving.sampler import Sampler
 
@@ -23,7 +24,7 @@ class Texts:
     ----------
     ends : frozenset of int
         Tokens that end a text.
-    news : deque of (callable, Piece)
+    news : deque of (callable, what to call it with)
         Not told yet.
     finished : list of Request
         Not reported yet.
@@ -38,7 +39,7 @@ class Texts:
         clock: Callable[[], float],
     ) -> None:
         self.ends = ends
-        self.news: deque[tuple[PieceCallback, Piece]] = deque()
+        self.news: deque[tuple[Callable[[Any], object], Any]] = deque()
         self.finished: list[Request] = []
         self._scheduler, self._rows, self._tokenizer = scheduler, scheduler.rows, tokenizer
         self._report, self._clock = report, clock

@@ -210,8 +210,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do, and nothing finished that `step` has not returned."""
-        texts = self._texts
-        return not (self._scheduler.waiting or self._scheduler.running or texts.news or texts.finished)
+        return not (self._scheduler.waiting or self._scheduler.running or self._texts.news or self._texts.finished)
 
     @property
     def num_running(self) -> int:
@@ -252,8 +251,8 @@ class Engine:
         if self._scheduler.running:
             self._tell_prefill(self._turn.take(self._draft, observe=self._observe))
         while self._texts.news:
-            tell, piece = self._texts.news.popleft()
-            tell(piece)
+            tell, news = self._texts.news.popleft()
+            tell(news)
         finished, self._texts.finished = self._texts.finished, []
         return finished
 
@@ -276,7 +275,8 @@ class Engine:
             Which cancels the request when it is closed or given up.
         """
         pieces: deque[Piece] = deque()
-        return Stream(self.submit(prompt, on_piece=pieces.append, **options), pieces, self.step, self.cancel)
+        request = self.submit(prompt, on_piece=pieces.append, **options)
+        return Stream(request, pieces, self.step, self.cancel, self._texts.news.append)
 
     def cancel(self, request: Request) -> None:
         """End a request; its texts keep the tokens that are there. One that is done stays as it is."""

@@ -100,6 +100,21 @@ def test_those_that_run_go_on_while_a_load_is_slow(tiny):
             assert waiting.found_tokens == 60
 
 
+def test_a_stream_that_another_thread_collects_is_cancelled_by_the_engine(tiny):
+    """The collector runs on threads of tiers too, which may hold a tier's lock: they must not touch the cache."""
+    with cache_over(tiny, HostTier("4 MiB")) as cache, Engine(tiny[0], cache, ends=()) as engine:
+        stream = engine.stream(PROMPTS[0], max_tokens=12)
+        next(stream)
+        request, holder = stream._request, [stream]
+        del stream
+        thread = threading.Thread(target=holder.clear)
+        thread.start()
+        thread.join()
+        assert not request.done and not engine.idle
+        engine.step()
+        assert request.done and engine.idle and cache.stats().used == 0
+
+
 def test_beams_find_their_prompt(tiny):
     with cache_over(tiny, HostTier("4 MiB"), num_blocks=60, max_sequences=4) as cache:
         first = beam_search(tiny[0], None, [PROMPTS[0]], cache, beams=3, max_tokens=8, ends=frozenset())
