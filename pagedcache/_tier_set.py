@@ -49,8 +49,14 @@ class TierSet:
         assert cache.storage is not None
         self.form = BlockFormat.of(cache.spec)
         self.tiers = tuple(tiers)
-        for tier in self.tiers:
-            tier.bind(self.form)
+        try:
+            for tier in self.tiers:
+                tier.bind(self.form)
+        except BaseException:  # those that were bound are nobody's
+            for tier in self.tiers:
+                with suppress(OSError):
+                    tier.close()
+            raise
         self.records = PoolRecords(cache.backend, cache.storage, self.form)
         self.under_way: set[PromptLoad] = set()
         self.told: weakref.WeakSet[Prefetch] = weakref.WeakSet()
@@ -137,11 +143,14 @@ class TierSet:
                 return
 
     def stats(self) -> dict[str, TierStats]:
-        """Of each tier, by names that differ."""
+        """Of each tier, by names that differ; among ``more`` what was lost on the way to it."""
         told: dict[str, TierStats] = {}
+        lost = {id(writer.tier): {"evicted": writer.missed, "failed": writer.failures} for writer in self.writers}
         for tier in self.tiers:
             same = [each.name for each in self.tiers[: len(told)]].count(tier.name)
-            told[f"{tier.name} {same + 1}" if same else tier.name] = tier.stats()
+            stats = tier.stats()
+            stats.more |= lost.get(id(tier), {"failed": self.lost})
+            told[f"{tier.name} {same + 1}" if same else tier.name] = stats
         return told
 
     def close(self) -> None:

@@ -124,7 +124,11 @@ class Tiering(States):
         return self._tiers is not None
 
     def tier_stats(self) -> dict[str, Any]:
-        """`TierStats` of each tier, by its name; of a further one of that name, by ``"disk 2"`` and so on."""
+        """`TierStats` of each tier, by its name; of a further one of that name, by ``"disk 2"`` and so on.
+
+        Among ``more`` are blocks that did not get there: ``"evicted"`` before their turn came, and ``"failed"``, which
+        the tier failed to store.
+        """
         with self._open():
             return {} if self._tiers is None else self._tiers.stats()
 

@@ -70,7 +70,7 @@ def test_a_store_that_fails_is_not_found(faulty, method):
     tier.failing.clear()
     cache.evict(8)
     assert fetched(rows, prompt(3)) == [0]
-    assert cache._tiers.writers[0].failures == 3
+    assert cache.tier_stats()["host"].more == {"evicted": 0, "failed": 3}
 
 
 def test_nothing_is_found_before_all_of_it_is_there(faulty):

@@ -42,7 +42,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.Abort:
         return 130
-    except (PagedCacheError, OSError, MemoryError, ValueError) as error:
+    except (PagedCacheError, OSError, MemoryError, ValueError, NotImplementedError) as error:
         click.echo(f"pagedcache: {' '.join(str(error).split()) or type(error).__name__}", err=True)
         return 1
     return status if isinstance(status, int) else 0
