@@ -87,9 +87,9 @@ def test_killed_while_blocks_come_and_go(tmp_path):
 WORK = """
 import os, random, sys
 from disk_blocks import *
-path, acks, size, first = sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND), sys.argv[3], int(sys.argv[4])
+path, acks, first = sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND), 0
 chance = random.Random(first)
-for life in range(3):
+for size in sys.argv[3:]:
     with opened(path, size) as tier:
         for _ in range(25):
             group = list(range(first, first + chance.randint(1, 8)))
@@ -111,8 +111,8 @@ def shim(tmp_path_factory):
     return power_cut.shim(tmp_path_factory.mktemp("shim"))
 
 
-def recorded(shim, folder, size):
-    """Run the work under the shim; the log's records."""
+def recorded(shim, folder, sizes):
+    """Run the work under the shim, with a size for each life; the log's records."""
     (folder / "acks").write_bytes(b"")
     environment = {
         **os.environ,
@@ -121,17 +121,17 @@ def recorded(shim, folder, size):
         "POWERCUT_FOLDER": str(folder / "tier"),
         "POWERCUT_LOG": str(folder / "log"),
     }
-    command = [sys.executable, "-c", WORK, folder / "tier", folder / "acks", size, "0"]
+    command = [sys.executable, "-c", WORK, folder / "tier", folder / "acks", *sizes]
     done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(power_cut.records(folder / "log"))
 
 
-@pytest.mark.parametrize("size", ["64 MiB", "1 MiB"])
-def test_power_cuts(shim, tmp_path, size):
-    """Without evictions everything told of is there; with them, what is pinned."""
-    log = recorded(shim, tmp_path, size)
-    chance, disk = random.Random(size), power_cut.Disk()
+@pytest.mark.parametrize("sizes", [["64 MiB"] * 3, ["1 MiB"] * 3, ["2 MiB", "2 MiB", "1 MiB"]], ids=" ".join)
+def test_power_cuts(shim, tmp_path, sizes):
+    """Without evictions everything told of is there; with them, and when the folder shrinks, what is pinned."""
+    log = recorded(shim, tmp_path, sizes)
+    chance, disk, size = random.Random(" ".join(sizes)), power_cut.Disk(), sizes[0]
     cuts = dict.fromkeys(chance.sample(range(len(log)), min(len(log), 250)), 2)
     served = 0
     for at, record in enumerate(log):
@@ -153,7 +153,7 @@ def test_power_cuts(shim, tmp_path, size):
 
 def test_the_shim_sees_the_databases_writes(shim, tmp_path):
     """Both the slab and SQLite go through it: or the test above would prove nothing."""
-    log = recorded(shim, tmp_path, "1 MiB")
+    log = recorded(shim, tmp_path, ["1 MiB"] * 3)
     names = {file: name for what, file, _, name, _ in log if what == "o"}
     seen = {(what, names.get(file, name)) for what, file, _, name, _ in log}
     for name in ("blocks", "index.sqlite", "index.sqlite-wal"):
@@ -170,7 +170,7 @@ def test_the_shim_sees_the_databases_writes(shim, tmp_path):
 
 def test_a_tier_that_does_not_sync_would_be_caught(shim, tmp_path, monkeypatch):
     """The cuts do lose what is not synced: the same test fails where the syncs of the slab are left out."""
-    log = recorded(shim, tmp_path, "64 MiB")
+    log = recorded(shim, tmp_path, ["64 MiB"] * 3)
     slab = {file for what, file, _, name, _ in log if what == "o" and name == "blocks"}
     chance, disk, lost, syncs = random.Random(3), power_cut.Disk(), 0, 0
     for at, record in enumerate(log):

@@ -60,6 +60,8 @@ def test_a_failed_write_makes_nothing_visible(tier, monkeypatch, number):
     assert raised.value.errno == number
     assert there(tier, [0, 1, 5, 6]) == [0, 1]
     assert free(tier) >= room and tier.stats().errors == 1
+    writer = tier._opened.writer
+    assert (writer.most == writer.catalog.count) == (number == errno.ENOSPC)  # growth ends where the disk is full
     assert put(tier, [5, 6]) == 2 and get(tier, [0]) and get(tier, [5, 6]) == 2
 
 

@@ -109,6 +109,18 @@ def test_another_forms_blocks_do_not_pass(tmp_path):
         assert tier.stats().blocks == 0
 
 
+def test_every_byte_of_a_head_counts(tmp_path):
+    """Also where the records are right: nothing of a head is believed that its checksum does not cover."""
+    with opened(tmp_path / "tier") as tier:
+        put(tier, [0])
+    path = tmp_path / "tier" / "blocks"
+    data = path.read_bytes()
+    for at in range(4096, 4096 + 56 + 4 * FORM.layers):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with opened(tmp_path / "tier", readonly=True) as reader:
+            assert reader.prepare_load([key(0)]).count == 0
+
+
 def test_a_wrong_record_ends_a_load(tmp_path):
     with opened(tmp_path / "tier") as tier:
         put(tier, [0, 1, 2])

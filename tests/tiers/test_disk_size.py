@@ -95,6 +95,7 @@ def test_what_is_read_stays(tmp_path):
         found = np.zeros((2, FORM.layers, FORM.record_nbytes), np.uint8)
         assert tier.load(load, range(FORM.layers), Places.of_records(found)) == 2
         tier.complete_load(load)
+        assert tier.longest_prefix([key(0), key(1)]) == 2
         assert tier._opened.writer.catalog._held == {}
 
 
