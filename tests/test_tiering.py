@@ -202,3 +202,11 @@ def test_what_cannot_have_tiers(tier):
         KVCache(hybrid, num_blocks=8, tiers=[tier])
     with pytest.raises(ValueError, match="one block takes"):
         KVCache(spec, num_blocks=8, tiers=[HostTier(100)])
+
+
+def test_tiers_are_closed_where_another_cannot_be_bound(tmp_path):
+    """The folder is free again at once, not when somebody collects the tier."""
+    with pytest.raises(ValueError, match="one block takes"):
+        tiered(DiskTier(tmp_path / "blocks", "1 MiB"), HostTier(100))
+    with tiered(DiskTier(tmp_path / "blocks", "1 MiB"))[0]:
+        pass

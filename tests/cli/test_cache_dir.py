@@ -58,3 +58,11 @@ def test_chat_finds_it_too(command, model, tmp_path, monkeypatch):
         assert status == 0
         found.append(int(re.search(r"found (\d+) of", err)[1]))
     assert found[0] == 0 < found[1]
+
+
+def test_a_model_with_windows_is_refused_in_a_line(command, tmp_path):
+    import tiny_gemma
+
+    model = tiny_gemma.write(tmp_path / "gemma.gguf")
+    status, _, err = command("generate", "--model", model, "--raw", "x", "--cache-dir", tmp_path / "kept")
+    assert status == 1 and "layer groups" in err and "Traceback" not in err
