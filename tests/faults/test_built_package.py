@@ -24,9 +24,13 @@ def output_of(*command, **options):
 
 @pytest.mark.skipif(shutil.which("objdump") is None or os.uname().machine != "x86_64", reason="needs objdump on x86-64")
 def test_p01_the_core_runs_on_every_processor():
-    """No instruction beyond the baseline's: nothing there names a register wider than SSE's."""
-    assert BINARIES
-    code = output_of("objdump", "--disassemble", "--no-show-raw-insn", *map(str, BINARIES))
+    """No instruction beyond the baseline's: nothing there names a register wider than SSE's.
+
+    Kernels and checksums, elsewhere, ask the processor first.
+    """
+    core = [path for path in BINARIES if path.parent.name == "core"]
+    assert core
+    code = output_of("objdump", "--disassemble", "--no-show-raw-insn", *map(str, core))
     assert "%xmm" in code and not re.search(r"%[yz]mm", code)
 
 
