@@ -34,9 +34,9 @@ def copied(source, target):
 
 
 def swaps(rounds, blocks):
-    """A sequence out of the pool and back, beside a copy of as many bytes in one stretch."""
+    """A sequence out of the pool and back, beside a copy of as many bytes in one stretch, by one thread."""
     clock = Clock()
-    with KVCache(SPEC, num_blocks=blocks, threads=1) as cache:
+    with KVCache(SPEC, num_blocks=blocks) as cache:
         ids = cache.admit([[]], reserve=blocks * SPEC.block_size).ids
         step = cache.extend(ids, blocks * SPEC.block_size)
         for array in cache.storage.export(writable=True):

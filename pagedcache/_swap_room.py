@@ -10,7 +10,7 @@ __all__ = ["SwapRoom"]
 
 Bytes = NDArray[np.uint8]
 
-CHUNK_BYTES = 16 << 20  # what is taken at a time; pages of it that are never written take no memory
+CHUNK_BYTES = 128 << 20  # what is taken at a time: copies of it are worth a second thread. Only what is written counts
 SPARE_BYTES = 256 << 20  # that are kept for the next swap
 
 
