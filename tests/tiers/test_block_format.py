@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from pagedcache import CacheSpec
+from pagedcache import CacheSpec, tiers
 from pagedcache.errors import CorruptFile, ForeignFormat
 from pagedcache.spec import LayerGroup
-from pagedcache.tiers import BlockFormat
+from pagedcache.tiers import BlockFormat, Tier
 from pagedcache.tiers._checked import crc32c
 from pagedcache.tiers.block_format import HEADER_BYTES, MAGIC
 
@@ -103,3 +103,12 @@ def test_several_groups_are_refused():
 def test_a_long_fingerprint_is_refused():
     with pytest.raises(ValueError, match="header of"):
         BlockFormat.of(dataclasses.replace(SPEC, fingerprint=bytes(3000))).header()
+
+
+@pytest.mark.parametrize("name", ["HostTier", "DiskTier", "RedisTier", "MooncakeTier"])
+def test_every_tier_has_what_the_protocol_names(name):
+    if name == "RedisTier":
+        pytest.importorskip("redis")
+    names = [each for each in (*Tier.__annotations__, *vars(Tier)) if not each.startswith("_")]
+    assert {"name", "writes", "prepare_load", "close"} <= set(names)
+    assert all(hasattr(getattr(tiers, name), each) for each in names)

@@ -9,7 +9,7 @@ the caller's arrays only after they were found right.
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,7 @@ class MooncakeTier:
     """
 
     name = "mooncake"
+    writes: Literal["back", "through"] = "through"
 
     def __init__(
         self,

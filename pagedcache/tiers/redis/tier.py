@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,7 @@ class RedisTier:
     """
 
     name = "redis"
+    writes: Literal["back", "through"] = "through"
 
     def __init__(
         self,
