@@ -155,7 +155,9 @@ class TierSet:
         return told
 
     def close(self) -> None:
-        """Finish what is under way, and close the tiers, all of them even if some fail. Not under the lock."""
+        """Finish stores, give up loads, and close the tiers, all of them even if some fail. Not under the lock."""
+        for told in tuple(self.told):
+            told.cancel()
         self.loaders.shutdown()
         errors = []
         for close in [*(writer.close for writer in self.writers), *(tier.close for tier in self.tiers)]:

@@ -1,5 +1,6 @@
 """The verbs of KVCache about slower tiers: what the prefix cache lacks is looked for there, what it loses is kept."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,9 @@ class Tiering(States):
             border = Namespace.of(namespace)
             for number, prompt in enumerate(prompts):
                 tokens = np.array(prompt, np.int32)
-                load = PromptLoad(self, self._tiers, told, tokens, border, None if keys is None else keys[number])
+                about = None if keys is None else keys[number]
+                about = None if about is None else tuple(about)
+                load = PromptLoad(self, self._tiers, told, tokens, border, about)
                 if (job := self._tiers.start(load.run)) is not None:
                     told._jobs.append(job)
             self._tiers.told.add(told)
@@ -113,10 +116,11 @@ class Tiering(States):
 
         False where that took longer than `timeout` seconds.
         """
+        end = None if timeout is None else time.monotonic() + timeout
         with self._open():
             self._settle()
             writers = [] if self._tiers is None else self._tiers.writers
-        return all(writer.flush(timeout) for writer in writers)
+        return all(writer.flush(None if end is None else max(0.0, end - time.monotonic())) for writer in writers)
 
     @property
     def has_tiers(self) -> bool:

@@ -113,6 +113,7 @@ def test_closing_waits_for_a_load(faulty):
     cache, _, tier = faulty
     tier.gate.clear()
     load = cache.prefetch([prompt(1)])
+    more = cache.prefetch([prompt(2)] * 50)
     assert tier.entered.wait(60)
     closer = threading.Thread(target=cache.close)
     closer.start()
@@ -121,6 +122,7 @@ def test_closing_waits_for_a_load(faulty):
     tier.gate.set()
     closer.join(60)
     assert not closer.is_alive() and load.done
+    assert more.done and more.loaded <= 3, "nobody waits for those"
     with pytest.raises(CacheClosed):
         cache.prefetch([prompt(1)])
 
