@@ -176,7 +176,7 @@ def test_wrong_arguments_change_nothing(make, change, message):
     blocks = table.pool.allocate(2)
     before = snapshot(table)
     with pytest.raises(ValueError, match=message):
-        table.adopt(change.pop("prompt", PROMPT), blocks, **change)
+        table.adopt(**({"prompt": PROMPT, "blocks": blocks} | change))
     assert snapshot(table) == before
     table.pool.decref(blocks)
 
