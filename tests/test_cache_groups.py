@@ -88,7 +88,7 @@ def sequence_of_verbs(rows, rng, *, steps, trees):
 @pytest.mark.parametrize(
     ("backend", "dtype"),
     [
-        *(("cpu", dtype) for dtype in ("float32", "float16", "bfloat16", "int8")),
+        *(("cpu", dtype) for dtype in ("float32", "float16", "bfloat16", "int8", "float8_e4m3")),
         ("numpy", "float16"),
         ("numpy", "int8"),
     ],

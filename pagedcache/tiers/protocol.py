@@ -121,7 +121,7 @@ class Tier(Protocol):
         """Take the bytes of the wanted blocks, of which `places` has just these, in order."""
 
     def complete_store(self, store: Store) -> int:
-        """Make them visible, as durably as the tier promises; how many."""
+        """Make them visible, as durably as the tier promises; how many. If it raises, none is, and the room is free."""
 
     def abort_store(self, store: Store) -> None:
         """Give the room back, instead of complete_store."""

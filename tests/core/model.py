@@ -104,8 +104,7 @@ class Model(Holdings):
     def adopt(self, about: About, prompt: Sequence[int], blocks: Sequence[int], first: int) -> int:
         """A caller's blocks become what a prompt finds."""
         self.borrowed = [block for block in self.borrowed if block not in blocks]
-        found = self.hits(about, prompt[: first * self.block_size], left=0)
-        before = len(self.published)
+        found, before = self.hits(about, prompt[: first * self.block_size], left=0), len(self.published)
         for k, block in enumerate(blocks if len(found) == first else []):
             self.held |= set(found)  # for a moment
             prefix = self.prefix(about, prompt, first + k + 1)
