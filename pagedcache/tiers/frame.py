@@ -16,6 +16,8 @@ All numbers are little-endian::
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from pagedcache.tiers._checked import crc32c
 from pagedcache.tiers.block_format import BlockFormat
 
-__all__ = ["Frame"]
+__all__ = ["Frame", "Reading"]
 
 MAGIC = b"pcblock\n"
 VERSION = 1
@@ -93,3 +95,13 @@ class Frame:
     def _start(self, digest: bytes) -> bytes:
         """Return what two headers of one block have in common."""
         return _FIXED.pack(MAGIC, VERSION, self._layers, self._format, digest, self._payload)
+
+
+@dataclass(eq=False, slots=True)
+class Reading:
+    """What a load from a server knows of its blocks."""
+
+    names: list[Any]  # keys on the server, as its client takes them
+    crcs: NDArray[np.uint32]  # [blocks, layers]
+    right: int  # leading blocks of which nothing was found wrong
+    used: bool = False  # something was loaded

@@ -18,21 +18,11 @@ from pagedcache.tiers._checked import checksums
 from pagedcache.tiers._places import gather, leading_right, require_places, spread
 from pagedcache.tiers.block_format import BlockFormat
 from pagedcache.tiers.breaker import Breaker
-from pagedcache.tiers.frame import Frame
+from pagedcache.tiers.frame import Frame, Reading
 from pagedcache.tiers.mooncake.objects import Objects
 from pagedcache.tiers.protocol import Load, Places, Store, TierStats
 
 __all__ = ["MooncakeTier"]
-
-
-@dataclass(eq=False, slots=True)
-class _Reading:
-    """What a load knows of its blocks."""
-
-    names: list[str]
-    crcs: NDArray[np.uint32]  # [blocks, layers]
-    right: int  # leading blocks of which nothing was found wrong
-    used: bool = False  # something was loaded
 
 
 @dataclass(eq=False, slots=True)
@@ -137,12 +127,12 @@ class MooncakeTier:
         if wrong:
             self._forget_wrong(names[count])
         self._count(misses=len(keys) - count)
-        return Load(keys, count, _Reading(names[:count], np.array(sums, np.uint32).reshape(count, form.layers), count))
+        return Load(keys, count, Reading(names[:count], np.array(sums, np.uint32).reshape(count, form.layers), count))
 
     def load(self, load: Load, layers: range, places: Places) -> int:
         """Fill ``places.layers[i]`` for i in `layers`; of the load's blocks, how many leading ones are right."""
         form, frame = self._bound()
-        reading: _Reading = load.state
+        reading: Reading = load.state
         require_places(form, places, layers, load.count, "into")
         wanted, reading.used = reading.right, True
         if not wanted or not layers:
@@ -168,7 +158,7 @@ class MooncakeTier:
 
     def complete_load(self, load: Load) -> None:
         """Count the blocks as used."""
-        reading: _Reading = load.state
+        reading: Reading = load.state
         if reading.used:
             self._count(hits=reading.right)
         reading.right = 0

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pagedcache.tiers._places import require_places
 from pagedcache.tiers.block_format import BlockFormat
 from pagedcache.tiers.breaker import Breaker
-from pagedcache.tiers.frame import Frame
+from pagedcache.tiers.frame import Frame, Reading
 from pagedcache.tiers.protocol import Load, Places, Store, TierStats
 from pagedcache.tiers.redis.connections import Connections
 from pagedcache.tiers.redis.server import Server
@@ -31,16 +30,6 @@ from pagedcache.tiers.redis.wire import Wire
 __all__ = ["RedisTier"]
 
 MOST_BYTES = 500 << 20  # of a block; a server takes values of 512 MiB at most
-
-
-@dataclass(eq=False, slots=True)
-class _Reading:
-    """What a load knows of its blocks."""
-
-    names: list[bytes]
-    crcs: NDArray[np.uint32]  # [blocks, layers]
-    right: int  # leading blocks of which nothing was found wrong
-    used: bool = False  # something was loaded
 
 
 @dataclass(eq=False, slots=True)
@@ -147,12 +136,12 @@ class RedisTier:
         self._forget_wrong(names[count : count + (count < len(sums))])
         self._count(misses=len(keys) - count)
         table = np.array(sums[:count], np.uint32).reshape(count, form.layers)
-        return Load(keys, count, _Reading(names[:count], table, count))
+        return Load(keys, count, Reading(names[:count], table, count))
 
     def load(self, load: Load, layers: range, places: Places) -> int:
         """Fill ``places.layers[i]`` for i in `layers`; of the load's blocks, how many leading ones are right."""
         form, frame = self._bound()
-        reading: _Reading = load.state
+        reading: Reading = load.state
         require_places(form, places, layers, load.count, "into")
         wanted, right = reading.right, 0
         if not wanted or not layers:
@@ -173,7 +162,7 @@ class RedisTier:
 
     def complete_load(self, load: Load) -> None:
         """Count the blocks as used."""
-        reading: _Reading = load.state
+        reading: Reading = load.state
         if reading.used and reading.right:
             self._count(hits=reading.right)
             if self._ttl is not None:  # else reading was use enough
