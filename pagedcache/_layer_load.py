@@ -38,19 +38,31 @@ class Part(NamedTuple):
 def held_ready(tiers: "TierSet", row: int, digests: Sequence[bytes], first: int) -> list[Part]:
     """Have the tiers hold what they have of a prompt's blocks from `first` on, without a gap."""
     parts: list[Part] = []
-    tier = tiers.tiers[0]
+    tier, search = tiers.tiers[0], tiers.search(digests[first:])
     try:
-        for tier, begin, stop in tiers.stretches(digests[first:]):
-            load = tier.prepare_load(digests[first + begin : first + stop])
-            if load.count == 0:  # it has gone since
-                tier.complete_load(load)
-                break
-            parts.append(Part(tier, load, row, first + begin))
-            if load.count < stop - begin:
-                break
+        while found := search.next():
+            tier, stop = found
+            part = _held(tier, digests[first + search.at : first + stop], row, first + search.at)
+            if part is not None:
+                parts.append(part)
+                search.at += part.load.count
+            if search.at < stop:  # another tier may have the rest
+                search.pass_over(tier)
     except Exception as error:  # what is held so far will do
         tell_bug(tier, error)
     return parts
+
+
+def _held(tier: Tier, digests: Sequence[bytes], row: int, logical: int) -> Part | None:
+    """What the tier holds ready; None where it has gone since."""
+    try:
+        load = tier.prepare_load(digests)
+        if load.count:
+            return Part(tier, load, row, logical)
+        tier.complete_load(load)
+    except Exception as error:  # a tier that fails does not have it
+        tell_bug(tier, error)
+    return None
 
 
 def complete(parts: Sequence[Part]) -> None:

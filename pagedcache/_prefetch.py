@@ -104,32 +104,44 @@ class PromptLoad:
             self._withdrawals = self._tiers.withdrawals
             self.hold, cached = self._cache.sequences.hold(self._prompt, **self._about)
             self._tiers.under_way.add(self)
-        tier = self._tiers.tiers[0]
         try:
-            for tier, first, stop in self._tiers.stretches(digests[cached:]):
-                for begin in range(cached + first, cached + stop, AT_ONCE):
-                    end = min(cached + stop, begin + AT_ONCE)
-                    if not self._load(tier, digests[begin:end], begin) or self._told._cancelled.is_set():
-                        return
+            self._load_all(digests, cached)
         except OutOfBlocks:  # others were faster
             self._told.failed += 1
-        except Exception as error:  # a tier that fails has nothing
+        except Exception as error:  # none has it, and one cannot be asked
             self._told.failed += 1
-            tell_bug(tier, error)
+            tell_bug(self._tiers.tiers[0], error)
         finally:
             with self._cache._lock:
                 self._cache.sequences.let_go(self.hold)
                 self.hold = 0
                 self._tiers.under_way.discard(self)
 
-    def _load(self, tier: Tier, digests: ABCSequence[bytes], behind: int) -> bool:
-        """Load some blocks behind those that are published, and publish them; whether all of them came."""
+    def _load_all(self, digests: ABCSequence[bytes], cached: int) -> None:
+        search = self._tiers.search(digests[cached:])
+        while found := search.next():
+            tier, stop = found
+            while search.at < stop:
+                begin = cached + search.at
+                wanted = digests[begin : min(cached + stop, begin + AT_ONCE)]
+                room, right = self._load(tier, wanted, begin)
+                search.at += right
+                if self._told._cancelled.is_set() or room < len(wanted):
+                    return
+                if right < room:  # another tier may have them too
+                    search.pass_over(tier)
+                    break
+
+    def _load(self, tier: Tier, digests: ABCSequence[bytes], behind: int) -> tuple[int, int]:
+        """Load blocks behind those that are published, and publish them; for how many there was room, how many came."""
         cache, right = self._cache, 0
         with cache._open():
             self.blocks = cache.pool.allocate(min(len(digests), cache.pool.num_free))
             cache._settle()  # what was evicted for them goes to the tiers while it is still there
         try:
             right = self._fill(tier, digests[: len(self.blocks)])
+        except Exception as error:  # a tier that fails has nothing
+            tell_bug(tier, error)
         finally:
             with cache._lock:
                 cache._cover()
@@ -143,7 +155,7 @@ class PromptLoad:
                 cache.sequences.let_go(before)
                 cache._settle()
         self._told.failed += len(blocks) - right
-        return right == len(digests)
+        return len(blocks), right
 
     def _fill(self, tier: Tier, digests: ABCSequence[bytes]) -> int:
         """Have the tier fill the blocks; how many leading ones are right."""

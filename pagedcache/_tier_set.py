@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pagedcache._pool_records import PoolRecords
 from pagedcache._tier_bugs import tell_bug
+from pagedcache._tier_search import TierSearch
 from pagedcache._tier_writer import TierWriter
 from pagedcache.core import EventKind
-from pagedcache.errors import TierError
 from pagedcache.tiers import BlockFormat, Tier, TierStats, store_blocks
 
 if TYPE_CHECKING:
@@ -122,26 +122,10 @@ class TierSet:
         except RuntimeError:
             return None
 
-    def stretches(self, keys: Sequence[bytes]) -> Iterator[tuple[Tier, int, int]]:
-        """Which tier has which of the leading keys, from the first to the stop, as far as all are somewhere."""
+    def search(self, keys: Sequence[bytes]) -> TierSearch:
+        """Look for keys, as far as none is withdrawn."""
         withdrawn = set().union(*(writer.withdrawn for writer in self.writers))
-        keys = keys[: next((n for n, key in enumerate(keys) if key in withdrawn), len(keys))]
-        at, failed = 0, ""
-        while at < len(keys):
-            for tier in self.tiers:
-                try:
-                    found = tier.longest_prefix(keys[at:])
-                except Exception as error:  # the others may have it
-                    tell_bug(tier, error)
-                    failed, found = f"tier {tier.name!r} fails: {error}", 0
-                if found > 0:
-                    yield tier, at, at + found
-                    at += found
-                    break
-            else:
-                if failed:
-                    raise TierError(failed)
-                return
+        return TierSearch(self.tiers, keys[: next((n for n, key in enumerate(keys) if key in withdrawn), len(keys))])
 
     def stats(self) -> dict[str, TierStats]:
         """Of each tier, by names that differ; among ``more`` what was lost on the way to it."""

@@ -47,6 +47,7 @@ PART_OF = {  # private modules are held to what the public one is that they are 
     "_stepping": "cache",
     "_swap_room": "cache",
     "_tier_bugs": "cache",
+    "_tier_search": "cache",
     "_tier_set": "cache",
     "_tier_writer": "cache",
     "_tiering": "cache",

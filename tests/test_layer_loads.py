@@ -102,6 +102,22 @@ def test_several_sequences_of_which_some_have_nothing(loading):
     assert cache.begin_load(ids[:1], [[7, 7, 7]]) is None
 
 
+@pytest.mark.parametrize("how", ["longest_prefix", "prepare_load"])
+def test_what_a_tier_cannot_hold_ready_the_next_one_does(tmp_path, how):
+    near = Faulty()
+    cache, rows = tiered(near, DiskTier(tmp_path / "blocks", "1 MiB"), num_blocks=12, steps_in_flight=2)
+    with cache:
+        compute(rows, PROMPT)
+        cache.flush()
+        cache.evict(12)
+        near.failing.add(how)
+        ids = cache.admit([PROMPT]).ids
+        load = cache.begin_load(ids, [PROMPT])
+        assert load.counts.tolist() == [20]
+        finish(rows, int(ids[0]), load, PROMPT[20:])
+        rows.verify(int(ids[0]))
+
+
 @pytest.mark.parametrize("method", ["load", "wrong"])
 def test_a_failed_load_is_undone(loading, method):
     cache, rows, tier = loading

@@ -41,16 +41,19 @@ def test_a_tier_that_fails_is_a_miss(faulty, method):
     assert compute(rows, prompt(1)) == [0]
 
 
-def test_a_tier_that_fails_leaves_the_others(tmp_path):
+@pytest.mark.parametrize("how", ["longest_prefix", "prepare_load", "load", "wrong"])
+def test_what_a_tier_does_not_give_the_next_one_gives(tmp_path, how):
     near, far = Faulty(), DiskTier(tmp_path / "blocks", "1 MiB")
     cache, rows = tiered(near, far)
     with cache:
         compute(rows, prompt(1))
         cache.flush()
-        compute(rows, prompt(2), prompt(3))
-        near.failing.add("longest_prefix")
+        cache.evict(8)
+        near.failing.add(how)
         load = cache.prefetch([prompt(1)])
-        assert load.wait(60) and compute(rows, prompt(1)) == [12]
+        assert load.wait(60) and load.loaded == 3
+        assert compute(rows, prompt(1)) == [12]
+        cache.check()
 
 
 def test_wrong_bytes_are_a_shorter_hit(faulty):
