@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install lint format test slow cuda sanitize bench record bars peers attention dist ci clean
+.PHONY: help install lint format test slow cuda sanitize docs bench record bars peers attention dist ci clean
 
 help:     ## show this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -24,6 +24,9 @@ cuda:     ## the CUDA kernels without a GPU
 
 sanitize: ## the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	bash .ci/sanitize
+
+docs:     ## the documentation site, in build/site
+	sphinx-build -W --keep-going docs build/site
 
 bench:    ## do the benchmark suites run?
 	cd benchmarks && asv check --python=same && asv run --python=same --quick --dry-run --show-stderr

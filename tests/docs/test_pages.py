@@ -106,10 +106,20 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}, which has no such heading"
 
 
-def test_every_page_is_in_the_index(checkout):
-    index = (checkout / "docs" / "index.md").read_text(encoding="utf-8")
-    for page in (checkout / "docs").glob("*.md"):
-        assert page.name == "index.md" or f"({page.name})" in index
+def listed(page):
+    """Names in the toctrees of a page of the site."""
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return {line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")}
+
+
+def test_every_page_is_in_the_site_and_in_the_list(checkout):
+    docs = checkout / "docs"
+    names = {page.stem for page in docs.glob("*.md")} - {"README", "index"}
+    chapters = listed(docs / "index.md")
+    pages = set().union(*(listed(docs / f"{name}.md") for name in chapters))
+    assert names == chapters | pages
+    text = (docs / "README.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(pages - {"api"}) if f"({name}.md)" not in text] == []
 
 
 # -- reference.md -----------------------------------------------------------------------------------
