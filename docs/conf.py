@@ -58,7 +58,6 @@ copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
 
 
-
 def links_out_of_the_site(app, docname, source):
     """Files of the repository that are no page here are named, not linked."""
     source[0] = re.sub(r"\[([^]]+)\]\(\.\./([^)#]+)[^)]*\)", r"\1 (`\2` in the repository)", source[0])
