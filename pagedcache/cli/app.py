@@ -9,6 +9,7 @@ from pagedcache.cli.cache import cache
 from pagedcache.cli.chat import chat
 from pagedcache.cli.doctor import doctor
 from pagedcache.cli.generate import generate
+from pagedcache.cli.inspect import inspect
 from pagedcache.cli.plan import plan
 from pagedcache.cli.replay import replay
 from pagedcache.cli.scenarios import scenarios
@@ -27,6 +28,7 @@ app.add_command(cache)
 app.add_command(chat)
 app.add_command(doctor)
 app.add_command(generate)
+app.add_command(inspect)
 app.add_command(plan)
 app.add_command(replay)
 app.add_command(scenarios)

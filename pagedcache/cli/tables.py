@@ -8,8 +8,9 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
-__all__ = ["facts_table", "print_facts", "print_table"]
+__all__ = ["facts_table", "print_facts", "print_table", "print_tree"]
 
 WIDTH = 200  # columns, where there is no terminal whose width counts
 
@@ -38,6 +39,11 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     for name, value in facts:
         grid.add_row(name, Text(value))
     return grid
+
+
+def print_tree(tree: Tree) -> None:
+    """Print a tree; its labels are markup."""
+    _print(tree)
 
 
 def _print(what: RenderableType) -> None:

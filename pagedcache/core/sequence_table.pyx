@@ -182,6 +182,13 @@ cdef class SequenceTable(ArchiveTable):
 
     # -- looking ----------------------------------------------------------------------------------
 
+    def handles(self):
+        """int64 [n]: handles of the live sequences, without those that are swapped out."""
+        cdef int32_t row
+        with cython.critical_section(self.pool):
+            found = [self.c_handle(row) for row in range(self.max_sequences) if self.rows[row].state == LIVE]
+        return np.array(found, np.int64)
+
     def position(self, handle):
         """Next row coordinate of a sequence, pads counted; committed tokens only."""
         with cython.critical_section(self.pool):
