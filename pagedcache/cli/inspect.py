@@ -18,7 +18,7 @@ NAMES = 4  # sequences that are named in a line
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--limit", type=click.IntRange(0), default=1024, show_default=True, help="Blocks on the map; 0 shows all."
 )
