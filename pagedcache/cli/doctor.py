@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import numpy as np
+from threadpoolctl import threadpool_info
 
 from pagedcache.backends import Backend, HasThreads, get, names
 from pagedcache.cli.options import json_option
@@ -46,6 +47,11 @@ def found() -> dict[str, Any]:
         "variables": {name: os.environ.get(name) for name in VARIABLES},
         "huge_pages": _huge_pages(),
         "packages": {name: _version(name) for name in PARTNERS},
+        "blas": [
+            {key: library.get(key) for key in ("internal_api", "version", "num_threads", "architecture")}
+            for library in threadpool_info()
+            if library["user_api"] == "blas"
+        ],
     }
 
 
@@ -99,6 +105,9 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the report as names and values."""
     rows = [(name, str(report[name])) for name in ("pagedcache", "python", "numpy", "machine", "processors")]
     rows += [(name, version or "not found") for name, version in report["packages"].items()]
+    for blas in report["blas"]:
+        words = [blas["internal_api"], blas["version"], blas["architecture"], f"threads: {blas['num_threads']}"]
+        rows.append(("BLAS of NumPy", ", ".join(word for word in words if word)))
     modes = {None: "none here", "never": "never: reading K and V is slower; 'madvise' is enough"}
     rows.append(("huge pages", modes.get(report["huge_pages"], report["huge_pages"])))
     rows += [(name, "not set" if value is None else value) for name, value in report["variables"].items()]

@@ -51,6 +51,17 @@ def test_the_table_says_the_same(command):
         assert re.search(rf"^{name} +{re.escape(str(value))}", out, re.MULTILINE), name
 
 
+def test_blas_is_told_with_its_threads(command):
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    if not any(library["user_api"] == "blas" for library in threadpool_info()):
+        pytest.skip("NumPy's BLAS is none that threadpoolctl knows")
+    with threadpool_limits(1, "blas"):
+        [blas, *_] = report(command)["blas"]
+        assert blas["num_threads"] == 1 and blas["internal_api"]
+        assert re.search(r"^BLAS of NumPy .*threads: 1$", command("doctor")[1], re.MULTILINE)
+
+
 def test_variables_are_shown(command, monkeypatch):
     monkeypatch.setenv("PAGEDCACHE_NUM_THREADS", "7")
     monkeypatch.delenv("PAGEDCACHE_ISA", raising=False)
