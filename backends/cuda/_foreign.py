@@ -3,8 +3,6 @@
 import sys
 from typing import Any
 
-import numpy as np
-
 from pagedcache.backends.cuda._explain import cupy
 
 __all__ = ["as_bits", "as_cupy", "is_bfloat16", "is_on_gpu"]
@@ -38,9 +36,11 @@ def as_cupy(values: Any) -> Any:
     if _is_tensor(values):
         # By way of DLPack, since torch's array interface names no stream. There, CuPy reads no bfloat16 before 14.
         values = values.detach()
-        narrow = is_bfloat16(values)
-        array = cupy().from_dlpack(values.view(sys.modules["torch"].int16) if narrow else values)
-        return array.view(np.uint16) if narrow else array
+        torch, itemsize = sys.modules["torch"], 2 if is_bfloat16(values) else 1 if "float8" in str(values.dtype) else 0
+        if not itemsize:
+            return cupy().from_dlpack(values)
+        bits = cupy().from_dlpack(values.view(torch.int16 if itemsize == 2 else torch.uint8))
+        return bits.view(f"u{itemsize}")
     if isinstance(values, cupy().ndarray):
         return as_bits(values)
     if hasattr(values, "__cuda_array_interface__"):

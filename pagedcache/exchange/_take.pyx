@@ -29,9 +29,6 @@ cdef enum:
 cdef class Borrowed:
     """Another library's memory: given back when the last array over it is gone."""
 
-    cdef Plain *plain               # one of the two
-    cdef Versioned *versioned
-
     def __dealloc__(self):
         if self.plain != NULL and self.plain.deleter != NULL:
             self.plain.deleter(self.plain)
