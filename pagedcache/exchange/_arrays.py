@@ -1,11 +1,13 @@
 """Whatever holds numbers in the CPU's memory, as a NumPy array."""
 
+import contextlib
+import functools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedcache.exchange._dtypes import FOREIGN, as_bits, numpy_dtype
+from pagedcache.exchange._dtypes import CODES, FOREIGN, as_bits, numpy_dtype
 from pagedcache.exchange._take import take
 
 __all__ = ["as_floats", "as_numpy", "bits_of"]
@@ -13,7 +15,6 @@ __all__ = ["as_floats", "as_numpy", "bits_of"]
 ON_CPU = (1, 3, 11)  # kDLCPU; the CPU's memory that is pinned by CUDA or ROCm
 DEVICES = {2: "a CUDA GPU", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "a ROCm GPU", 13: "a CUDA GPU"}
 VERSION = (1, 1)  # of DLPack, asked for
-MUTABLE = ("torch", "onnxruntime")  # whose capsules without versions, and so without a flag, are of writable memory
 
 
 def as_numpy(value: Any, name: str = "value", *, copy: bool | None = None) -> NDArray[Any]:
@@ -83,23 +84,33 @@ def bits_of(value: Any, name: str, copy: bool | None = None) -> tuple[NDArray[An
     """
     if isinstance(value, np.ndarray):
         return as_bits(np.array(value, copy=copy))
-    _refuse_elsewhere(value, name)
-    if getattr(value, "requires_grad", False) is True:
-        raise TypeError(f"{name} is {_kind(value)} that requires a gradient: give {name}.detach()")
     why: Exception | None = None
+    if type(value).__module__ == "torch" and not copy and _has_numpy_type(getattr(value, "dtype", None)):
+        with contextlib.suppress(TypeError, RuntimeError):  # what is wrong is said below
+            return value.numpy(), ""  # a quarter of the time of DLPack
     if hasattr(value, "__dlpack__"):
         try:
-            array, kind = take(_capsule(value), type(value).__module__.partition(".")[0] in MUTABLE)
+            array, kind = take(_capsule(value), type(value))
         except Exception as error:
             why = error  # such as a type that only NumPy's protocols have
         else:
             return (array.copy() if copy else array), kind if kind in FOREIGN else ""
+    _refuse_elsewhere(value, name)
+    if getattr(value, "requires_grad", False) is True:
+        raise TypeError(f"{name} is {_kind(value)} that requires a gradient: give {name}.detach()") from why
     try:
         return as_bits(np.array(value, copy=copy))
     except Exception as error:
         if copy is False and why is None:
             raise TypeError(f"{name} is {_kind(value)}; it must be an array, whose memory is used as it is") from error
         raise TypeError(f"{name} is {_kind(value)}, which NumPy cannot read: {why or error}") from error
+
+
+@functools.cache
+def _has_numpy_type(dtype: Any) -> bool:
+    """Whether NumPy has a dtype of torch's: it is slow to say that it has not."""
+    name = str(dtype).removeprefix("torch.")
+    return name in CODES and name not in FOREIGN
 
 
 def _capsule(value: Any) -> Any:
