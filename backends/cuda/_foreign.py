@@ -3,6 +3,8 @@
 import sys
 from typing import Any
 
+import numpy as np
+
 from pagedcache.backends.cuda._explain import cupy
 
 __all__ = ["as_bits", "as_cupy", "is_bfloat16", "is_on_gpu"]
