@@ -1,5 +1,7 @@
 """Other libraries' arrays over the memory of NumPy's."""
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -10,15 +12,15 @@ BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint
 
 
 def of_torch(shared):
-    return pytest.importorskip("torch").from_dlpack(shared)
+    return importlib.import_module("torch").from_dlpack(shared)
 
 
 def of_jax(shared):
-    return pytest.importorskip("jax").dlpack.from_dlpack(shared)
+    return importlib.import_module("jax").dlpack.from_dlpack(shared)
 
 
 def of_onnxruntime(shared):
-    return pytest.importorskip("onnxruntime").OrtValue.from_dlpack(shared)
+    return importlib.import_module("onnxruntime").OrtValue.from_dlpack(shared)
 
 
 def itself(shared):
@@ -28,18 +30,22 @@ def itself(shared):
 LIBRARIES = {"exported": itself, "torch": of_torch, "jax": of_jax, "onnxruntime": of_onnxruntime}
 
 
+def library(name):
+    if name != "exported":
+        pytest.importorskip(name)
+    return LIBRARIES[name]
+
+
 @pytest.fixture(params=LIBRARIES)
 def foreign(request):
     """A function that makes an array of another library of an `Exported`, over the same memory."""
-    if request.param == "jax":
-        pytest.importorskip("jax")
-    return LIBRARIES[request.param]
+    return library(request.param)
 
 
 @pytest.fixture(params=["exported", "torch", "onnxruntime"])
 def writable_foreign(request):
     """The same, of libraries whose arrays may be written."""
-    return LIBRARIES[request.param]
+    return library(request.param)
 
 
 @pytest.fixture

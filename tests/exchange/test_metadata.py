@@ -5,6 +5,8 @@ import pytest
 
 from pagedcache import CacheSpec, KVCache, SequenceTable
 
+pytestmark = pytest.mark.thread_unsafe  # a fixture's pool is shared
+
 BLOCK, BLOCKS, WIDTH = 4, 24, 3
 
 

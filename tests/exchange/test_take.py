@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-from pagedcache.exchange import as_numpy, export, numpy_dtype
+from pagedcache.exchange import as_floats, as_numpy, export, numpy_dtype
 
 BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}
 DEVICE_OFFSET = 40  # in what a versioned capsule points to
@@ -77,9 +77,8 @@ def test_any_strides_are_taken(select):
 def test_tensors_of_torch_with_strides():
     torch = pytest.importorskip("torch")
     tensor = torch.arange(24, dtype=torch.bfloat16).reshape(4, 6).T[1::2]
-    taken = as_numpy(tensor)
-    assert taken.ctypes.data == tensor.data_ptr()
-    np.testing.assert_array_equal(taken.astype(np.float32), tensor.float().numpy())
+    assert as_numpy(tensor).ctypes.data == tensor.data_ptr()
+    np.testing.assert_array_equal(as_floats(tensor).astype(np.float32), tensor.float().numpy())
 
 
 def test_the_owner_lives_as_long_as_the_array(foreign, aligned):
