@@ -110,11 +110,11 @@ typedef struct pagedcache_step {
     const int32_t *kv_pads;      /* [num_sequences] leading tokens that are never visible; NULL: none */
     const int32_t *kv_starts;    /* [num_sequences] first token still held, past sink_tokens; NULL: all are */
     const int64_t *positions;    /* [num_tokens] for window and ALiBi; NULL: in order, from the padding on */
-    const int64_t *slots;        /* [num_tokens] where K and V of the new tokens go: for write(), not read by plan_make */
-    const uint8_t *mask;         /* bits, least first: per sequence which new token (row) sees which (column); or NULL */
-    const int64_t *mask_indptr;  /* [num_sequences + 1] bytes; no bytes for a sequence: causal. With mask, else NULL */
-    int64_t window;              /* a query sees so many tokens, its own included; 0: all */
-    int64_t sink_tokens;         /* and so many leading ones, whatever the window */
+    const int64_t *slots; /* [num_tokens] where K and V of the new tokens go: for write(), not read by plan_make */
+    const uint8_t *mask;  /* bits, least first: per sequence which new token (row) sees which (column); or NULL */
+    const int64_t *mask_indptr; /* [num_sequences + 1] bytes; no bytes for a sequence: causal. With mask, else NULL */
+    int64_t window;             /* a query sees so many tokens, its own included; 0: all */
+    int64_t sink_tokens;        /* and so many leading ones, whatever the window */
 } pagedcache_step;
 
 /* How scores are made. NULL for all of it: scale 1/sqrt(head_dim), nothing else. */
@@ -136,17 +136,17 @@ typedef struct pagedcache_plan pagedcache_plan;
 typedef struct pagedcache pagedcache;
 
 typedef struct pagedcache_config {
-    int32_t num_layers;    /* 0: bookkeeping only, the caller owns K and V and makes the copies() of a step */
-    int32_t num_blocks;    /* usable ones */
-    int32_t block_size;    /* tokens, 1 to 1024; 0: 16 */
-    int32_t kv_heads;      /* with head_dim, v_head_dim, dtype and layout: of the cache's own memory; */
-    int32_t head_dim;      /*   they and kv_heads are not read where `layers` is given or num_layers is 0 */
-    int32_t v_head_dim;    /* 0: as head_dim */
-    int32_t dtype;         /* PAGEDCACHE_FLOAT32, ... */
-    int32_t layout;        /* PAGEDCACHE_NHD or PAGEDCACHE_HND */
-    int32_t max_sequences; /* alive at a time; 0: 256 */
-    int32_t max_length;    /* tokens of a sequence; 0: as many as all blocks hold */
-    int32_t threads;       /* of calls that do not say how many; 0: one per processor */
+    int32_t num_layers;             /* 0: bookkeeping only, the caller owns K and V and makes the copies() of a step */
+    int32_t num_blocks;             /* usable ones */
+    int32_t block_size;             /* tokens, 1 to 1024; 0: 16 */
+    int32_t kv_heads;               /* with head_dim, v_head_dim, dtype and layout: of the cache's own memory; */
+    int32_t head_dim;               /*   they and kv_heads are not read where `layers` is given or num_layers is 0 */
+    int32_t v_head_dim;             /* 0: as head_dim */
+    int32_t dtype;                  /* PAGEDCACHE_FLOAT32, ... */
+    int32_t layout;                 /* PAGEDCACHE_NHD or PAGEDCACHE_HND */
+    int32_t max_sequences;          /* alive at a time; 0: 256 */
+    int32_t max_length;             /* tokens of a sequence; 0: as many as all blocks hold */
+    int32_t threads;                /* of calls that do not say how many; 0: one per processor */
     const pagedcache_layer *layers; /* [num_layers] the caller's memory, each of these num_blocks and block_size, all
                                        kept until close(); NULL: the cache maps its own, zero at first */
 } pagedcache_config;
