@@ -46,13 +46,11 @@ class CCache:
         return [(pairs[2 * i], pairs[2 * i + 1]) for i in range(n.value)]
 
     def attend(self, layer, q, k, v, *, window=0, sink_tokens=0, lse=None, out=None, **options):
-        place = api.layer(self.handle, layer).contents
         if out is None:
+            place = api.layer(self.handle, 0).contents
             out = np.empty((*q.shape[:2], place.v_head_dim or place.head_dim), q.dtype)
-        tensors = Tensors(
-            address(q), address(k), address(v), address(out), address(lse), q.shape[1], number(q),
-            0 if k is None else number(k), number(out), window, sink_tokens,
-        )  # fmt: skip
+        heads, dtypes = out.shape[1], [0 if array is None else number(array) for array in (q, k, out)]
+        tensors = Tensors(*map(address, (q, k, v, out, lse)), heads, *dtypes, window, sink_tokens)
         require(api.attend_step(self.handle, layer, ctypes.byref(tensors), ctypes.byref(options_of(**options))))
         return out
 

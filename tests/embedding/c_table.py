@@ -45,7 +45,9 @@ Options = struct(
 )  # fmt: skip
 Config = struct(
     "pagedcache_config",
-    **ints("num_layers num_blocks block_size kv_heads head_dim v_head_dim dtype layout max_sequences max_length threads"),
+    **ints(
+        "num_layers num_blocks block_size kv_heads head_dim v_head_dim dtype layout max_sequences max_length threads"
+    ),
     layers=c_void_p,
 )
 Stats = struct(

@@ -21,7 +21,13 @@ class Pair:
         self.input = INPUTS.get(dtype, np.float32)
         shape = {"kv_heads": HEADS, "head_dim": DIM, "v_head_dim": V_DIM, "block_size": BLOCK}
         self.c = CCache(
-            num_layers=LAYERS, num_blocks=BLOCKS, max_sequences=SEQUENCES, dtype=dtype, layout=layout, threads=2, **shape
+            num_layers=LAYERS,
+            num_blocks=BLOCKS,
+            max_sequences=SEQUENCES,
+            dtype=dtype,
+            layout=layout,
+            threads=2,
+            **shape,
         )
         spec = CacheSpec(layers=LAYERS, dtype=dtype, layout=layout, **shape)
         self.py = KVCache(spec, num_blocks=BLOCKS, backend="cpu", max_sequences=SEQUENCES, threads=1)
