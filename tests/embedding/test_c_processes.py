@@ -1,0 +1,46 @@
+"""A cache of the C interface after fork(): the child goes on with a copy of its own, threads and all."""
+
+import os
+
+import numpy as np
+import pytest
+from c_cache import CCache
+
+SHAPE = {"num_blocks": 600, "block_size": 16, "kv_heads": 4, "head_dim": 64}
+TOKENS = 1500
+
+
+def decode(cache, sequence, layer=0):
+    q = np.ones((1, 8, 64), np.float32)
+    cache.extend([sequence], [1])
+    out = cache.attend(layer, q, q[:, :4], q[:, :4])
+    cache.commit()
+    return out
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of fork() beside threads
+@pytest.mark.thread_unsafe
+def test_a_child_goes_on():
+    cache = CCache(num_layers=1, threads=2, **SHAPE)
+    rng = np.random.default_rng(1)
+    k = rng.standard_normal((TOKENS, 4, 64), np.float32)
+    sequence = int(cache.start(1)[0])
+    cache.extend([sequence], [TOKENS])
+    cache.attend(0, np.repeat(k, 2, axis=1), k, k)  # enough work to start the team
+    cache.commit()
+    child = os.fork()
+    if child == 0:
+        try:
+            decode(cache, sequence)
+            cache.check()
+            os._exit(0 if cache.length(sequence) == TOKENS + 1 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert cache.length(sequence) == TOKENS
+    k_pool = cache.arrays(0)[0]
+    assert not (k_pool == 1).any(), "the child wrote into its parent's memory"
+    decode(cache, sequence)
+    cache.check()
+    cache.close()
