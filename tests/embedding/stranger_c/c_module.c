@@ -22,12 +22,10 @@ static PyObject *attend(PyObject *self, PyObject *args) {
     pagedcache_step step = {.num_sequences = n, .num_tokens = n, .table_width = (int32_t)(b[TABLES].len / 4 / n)};
     step.block_tables = b[TABLES].buf, step.kv_lens = b[LENS].buf, step.qo_indptr = indptr;
     pagedcache_plan *plan;
-    Py_BEGIN_ALLOW_THREADS
-    status = pc->plan_make(&layer, &step, (int32_t)(b[Q_].len / 4 / n / head_dim), &plan);
+    Py_BEGIN_ALLOW_THREADS status = pc->plan_make(&layer, &step, (int32_t)(b[Q_].len / 4 / n / head_dim), &plan);
     if (!status) status = pc->attend(&layer, plan, b[Q_].buf, PAGEDCACHE_FLOAT32, b[OUT].buf, 0, NULL, NULL);
     pc->plan_free(plan);
-    Py_END_ALLOW_THREADS
-    PyMem_Free(indptr);
+    Py_END_ALLOW_THREADS PyMem_Free(indptr);
     for (int i = 0; i < ARRAYS; i++) PyBuffer_Release(&b[i]);
     if (status) return PyErr_Format(PyExc_ValueError, "status %d: %s", status, pc->error());
     Py_RETURN_NONE;
