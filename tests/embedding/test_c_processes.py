@@ -1,6 +1,8 @@
-"""A cache of the C interface after fork(): the child goes on with a copy of its own, threads and all."""
+"""The C interface where processes and libraries come and go: after fork(), and after dlclose()."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -44,3 +46,18 @@ def test_a_child_goes_on():
     decode(cache, sequence)
     cache.check()
     cache.close()
+
+
+UNLOAD = """
+import _ctypes
+from pagedcache.capi import load_library
+
+_ctypes.dlclose(load_library()._handle)
+print("libpagedcache.so" in open("/proc/self/maps").read())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_code_stays_after_dlclose():  # threads of the team sleep in it
+    done = subprocess.run([sys.executable, "-c", UNLOAD], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
