@@ -38,7 +38,9 @@ def main() -> int:
     """Measure, print a table, return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300, help="steps of each side, in turns")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--quick", action="store_true", help="a few steps, to see whether it runs; no verdict")
+    asked = parser.parse_args()
+    rounds = 5 if asked.quick else asked.rounds
     missed = False
     print(f"{'sequences':>9} {'context':>7} {'threads':>7} {'interface us':>12} {'kernels us':>10} {'ratio':>6}")
     with tempfile.TemporaryDirectory() as folder:
@@ -48,6 +50,8 @@ def main() -> int:
             interface, alone = map(float, subprocess.run(command, check=True, capture_output=True).stdout.split())
             missed |= interface > BAR * alone
             print(f"{n:9} {context:7} {threads:7} {interface:12.1f} {alone:10.1f} {interface / alone:6.3f}")
+    if asked.quick:
+        return 0
     print(f"the bar, {BAR}, is {'missed' if missed else 'kept'}")
     return int(missed)
 
