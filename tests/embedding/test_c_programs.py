@@ -78,6 +78,17 @@ def test_example(compiler, tmp_path):
     assert printed[len(want)] == figures
 
 
+def test_owners_and_exceptions_of_cpp(tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    source = Path(__file__).parent / "csrc/owners.cpp"
+    run(
+        ["g++", "-std=c++17", "-UNDEBUG", *STRICT, str(source), *options("--cflags", "--libs"), "-o", "owners"],
+        tmp_path,
+    )
+    run(["./owners"], tmp_path)
+
+
 LAYOUT = """
 #include <stddef.h>
 #include <stdio.h>
