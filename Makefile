@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install lint format test slow cuda sanitize docs bench record bars peers attention dist ci clean
+.PHONY: help install lint format test slow cuda sanitize docs bench record bars peers attention dist wheels ci clean
 
 help:     ## show this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -45,6 +45,9 @@ attention: ## measure attention against other libraries, those that are installe
 
 dist:     ## build sdist and wheel, and look into them
 	python -m build && python .ci/check_dist.py dist
+
+wheels:   ## build and try a wheel for each Python of this machine
+	bash .ci/wheels
 
 ci:       ## everything, from a fresh environment
 	bash .ci/run

@@ -3,7 +3,6 @@
 import operator
 import re
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import SupportsIndex
 
 import numpy as np
@@ -40,6 +39,8 @@ def parse_bytes(size: str | SupportsIndex) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", size)
     if match is None or match[2].lower() not in _UNITS:
         raise ValueError(f"{size!r} is not a size in bytes; write it like '512 MiB', '1.5GiB' or 4096")
+    from fractions import Fraction  # some ms of an import, for those who give their sizes as text
+
     return int(Fraction(match[1]) * _UNITS[match[2].lower()])
 
 

@@ -12,9 +12,8 @@ included. Where the namespace has a secret, each SHA-256 is HMAC-SHA-256 with it
 has seen the digest of one block test guesses of the next.
 """
 
-import hashlib
-import hmac
 from collections.abc import Sequence
+from functools import cache
 from struct import Struct
 from typing import Any
 
@@ -141,7 +140,18 @@ def chain(parent: bytes, ids: memoryview, count: int, key: bytes, secret: bytes 
 
 
 def _hash(message: bytes, secret: bytes | None) -> bytes:
-    return hashlib.sha256(message).digest() if secret is None else hmac.digest(secret, message, "sha256")
+    plain, keyed = _algorithms()
+    digest: bytes = plain(message).digest() if secret is None else keyed(secret, message, "sha256")
+    return digest
+
+
+@cache
+def _algorithms() -> tuple[Any, Any]:
+    """Loaded when first needed: OpenSSL takes milliseconds, and few caches have events, tiers or files."""
+    import hashlib
+    import hmac
+
+    return hashlib.sha256, hmac.digest
 
 
 def _token_ids(tokens: Any) -> NDArray[np.int32]:

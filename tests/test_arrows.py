@@ -60,6 +60,7 @@ PART_OF = {  # private modules are held to what the public one is that they are 
     "_residency": "cache",
     "_restoring": "cache",
     "_saved_blocks": "cache",
+    "_saved_cache": "cache",
     "_saved_origins": "cache",
     "_saving": "cache",
     "_sight": "cache",

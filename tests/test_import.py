@@ -16,6 +16,10 @@ EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "mooncake", "msgspec", "p
 EXTRAS |= {"threadpoolctl", "tokenizers", "torch", "transformers", "zmq"}
 NEEDS_EXTRAS = ("pagedcache.cli", "pagedcache.serving")
 
+WHEN_ASKED_FOR = {"asyncio", "concurrent.futures", "hashlib", "importlib.metadata", "json", "sqlite3", "subprocess"}
+WHEN_ASKED_FOR |= {f"pagedcache.{name}" for name in "cli monitoring replay saved serving sizing testing tiers".split()}
+MOST_MODULES = 80
+
 
 def run_python(code, cwd):
     """Run code in a fresh interpreter that does not see the folder it starts in."""
@@ -37,6 +41,17 @@ def test_import_brings_no_extra_and_starts_no_thread(tmp_path):  # C10
     loaded, threads = json.loads(run_python(code, tmp_path))
     assert EXTRAS.isdisjoint(loaded)
     assert threads == 1
+
+
+def test_import_brings_little(tmp_path):
+    """A count, since times are not for tests: `benchmarks/import_time.py` has the bar that this holds."""
+    code = (
+        "import sys, numpy; before = set(sys.modules); import pagedcache;"
+        "new = sorted(set(sys.modules) - before); import json; print(json.dumps(new))"
+    )
+    brought = set(json.loads(run_python(code, tmp_path)))
+    assert len([name for name in brought if name.startswith("pagedcache.")]) <= MOST_MODULES
+    assert WHEN_ASKED_FOR.isdisjoint(brought)
 
 
 def test_import_writes_nothing(tmp_path):

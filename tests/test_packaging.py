@@ -23,8 +23,15 @@ def test_numpy_is_the_only_hard_dependency():  # I09
     assert [re.split(r"[<>=~ ]", need)[0] for need in hard] == ["numpy"]
 
 
-def test_torch_is_in_no_extra():
-    assert not [need for need in metadata.requires("pagedcache") if need.startswith("torch")]
+def test_an_open_torch_is_in_no_extra():
+    """A range of torch brings gigabytes of the newest build; the stacks that need it say which they have."""
+    torch = [need for need in metadata.requires("pagedcache") if need.startswith("torch")]
+    assert not [need for need in torch if "==" not in need.partition(";")[0] and "transformers" not in need]
+
+
+def test_extras_for_gpus_name_one_cupy_each():  # I09: never the bare name, which builds from source
+    cupy = [need for need in metadata.requires("pagedcache") if need.startswith("cupy")]
+    assert sorted(re.split(r"[<>=~ \[]", need)[0] for need in cupy) == ["cupy-cuda12x", "cupy-cuda13x"]
 
 
 def test_licence_is_named():

@@ -35,6 +35,18 @@ class Plan:
         mask: Any,
         mask_indptr: Any,
     ) -> Plan | None: ...
+    @staticmethod
+    def make(
+        layer: Layer,
+        step: StepLike,
+        group: int,
+        tokens: int,
+        q_group: int,
+        window: int,
+        sink_tokens: int,
+        mask: Any,
+        mask_indptr: Any,
+    ) -> Plan | None: ...
 
 def attend(
     layer: Layer,

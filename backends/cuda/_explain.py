@@ -1,6 +1,8 @@
 """CuPy and what it needs, or what is missing and where it comes from."""
 
+import re
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 from pagedcache.errors import UnsupportedByBackend
@@ -14,7 +16,8 @@ PROBE = 'extern "C" __global__ void probe() {}'
 
 @cache
 def cupy() -> Any:
-    """Return the module; UnsupportedByBackend, with what to install, where it is missing."""
+    """Return the module; UnsupportedByBackend, with what to install, where it is missing or there twice."""
+    _require_one()
     try:
         import cupy as module
     except ImportError as error:
@@ -23,6 +26,18 @@ def cupy() -> Any:
             f"[cuda12] for a driver of CUDA 12. {INSTEAD}"
         ) from error
     return module
+
+
+def _require_one() -> None:
+    """Refuse several distributions of CuPy: each has written over the files of another."""
+    names = (distribution.name or "" for distribution in metadata.distributions())
+    found = sorted({name.lower() for name in names if re.fullmatch(r"(?i)cupy(-(cuda|rocm).*)?", name)})
+    if len(found) > 1:
+        raise UnsupportedByBackend(
+            f"backend 'cuda' finds CuPy installed {len(found)} times, {' and '.join(found)}, one over the other: "
+            f"pip uninstall {' '.join(found)}, then install the one for your driver with pip install "
+            f"'pagedcache[cuda13]', or [cuda12]. {INSTEAD}"
+        )
 
 
 def require_gpu() -> Any:

@@ -1,3 +1,5 @@
+from typing import Self
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -8,7 +10,7 @@ class BlockPool:
     peak_used: int
     evictions: int
     policy: EvictionPolicy
-    def __init__(self, num_blocks: int | None, policy: EvictionPolicy | None = None) -> None: ...
+    def __new__(cls, num_blocks: int | None, policy: EvictionPolicy | None = None) -> Self: ...
     @property
     def num_free(self) -> int: ...
     @property

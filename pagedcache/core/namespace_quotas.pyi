@@ -1,7 +1,8 @@
 from collections.abc import Mapping
+from typing import Self
 
 from pagedcache.core.eviction import LRU
 from pagedcache.keys import Namespace
 
 class NamespaceQuotas(LRU):
-    def __init__(self, quotas: Mapping[Namespace | bytes | str | None, int]) -> None: ...
+    def __new__(cls, quotas: Mapping[Namespace | bytes | str | None, int]) -> Self: ...

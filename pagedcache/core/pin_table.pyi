@@ -1,11 +1,16 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pagedcache.core.block_pool import BlockPool
 from pagedcache.core.prompt_table import PromptTable
 from pagedcache.keys import Key, Namespace
+
+class Pin:
+    namespace: bytes
+    def __new__(cls, pool: BlockPool, room: int, namespace: bytes) -> Self: ...
 
 class PinTable(PromptTable):
     max_pinned: int

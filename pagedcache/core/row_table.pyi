@@ -1,9 +1,11 @@
 from collections.abc import Sequence
+from typing import Self
 
 from pagedcache.core.block_pool import BlockPool
 
 class RowTable:
     pool: BlockPool
+    index: object
     block_size: int
     max_sequences: int
     max_length: int
@@ -11,8 +13,8 @@ class RowTable:
     num_sides: int
     num_state_blocks: int
     max_step_tokens: int
-    def __init__(
-        self,
+    def __new__(
+        cls,
         pool: BlockPool,
         block_size: int,
         *,
@@ -26,7 +28,7 @@ class RowTable:
         side_groups: Sequence[tuple[int | None, int, bool]] = (),
         max_step_tokens: int | None = None,
         state_blocks: Sequence[int] = (),
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def nbytes(self) -> int: ...
     def check(self) -> None: ...

@@ -15,6 +15,8 @@ __all__ = ["reading", "replacing", "write_all"]
 @contextmanager
 def _folder(path: Path) -> Iterator[int]:
     """Yield the folder of a path, open; TierError where anybody may write there."""
+    if os.name != "posix":
+        raise NotImplementedError(f"files are saved on POSIX systems alone; this one is {os.name!r}")
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)

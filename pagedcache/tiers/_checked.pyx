@@ -17,7 +17,7 @@ cdef extern from "crc32c.h" nogil:
     void pc_crc_init(int allowed)
     uint32_t pc_crc32c(uint32_t crc, const void *data, size_t n)
 
-cdef extern from "<sys/uio.h>" nogil:
+cdef extern from "vectored.h" nogil:
     struct iovec:
         void *iov_base
         size_t iov_len

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,6 +52,18 @@ def test_without_cupy(monkeypatch):
 def test_what_is_missing_is_named(machine, there, message):
     machine(**there)
     with pytest.raises(UnsupportedByBackend, match=message):
+        CudaBackend()
+
+
+@pytest.mark.parametrize("twice", [("cupy", "cupy-cuda12x"), ("cupy-cuda12x", "CuPy-CUDA13x")])
+def test_cupy_from_two_distributions(machine, monkeypatch, twice):  # I09
+    machine()
+    found = [SimpleNamespace(name=name) for name in (*twice, "cupy-xarray", "numpy", None)]
+    monkeypatch.setattr(_explain.metadata, "distributions", lambda: found)
+    first, second = (name.lower() for name in twice)
+    with pytest.raises(
+        UnsupportedByBackend, match=f"installed 2 times, {first} and {second}.*uninstall {first} {second}"
+    ):
         CudaBackend()
 
 

@@ -6,6 +6,14 @@
 
 #include "threads.h"
 
+#ifdef _WIN32 /* has no aligned_alloc, and a free of its own for what is aligned */
+#include <malloc.h>
+#define aligned_alloc(alignment, size) _aligned_malloc((size), (alignment))
+#define free_aligned _aligned_free
+#else
+#define free_aligned free
+#endif
+
 /* Where calls follow each other, a team that is woken up in one is awake in the next: batch 1, 512 tokens of 3 heads
  * of 64, 60 us instead of 110. Where a model computes in between it is asleep again, and 110 would become 120. */
 enum {
@@ -73,7 +81,7 @@ int pc_attend(const pc_kernels *kernels, pc_job *job, const pc_plan *plan, int32
         pc_run(pc_worth(threads, bytes, bytes, PC_WAKING), (tokens + TOKENS_PER_TASK - 1) / TOKENS_PER_TASK, NULL,
                merge_tokens, &c);
     }
-    free(c.scratch);
+    free_aligned(c.scratch);
     atomic_store_explicit(&ended, pc_now_ns(), memory_order_relaxed);
     return PC_OK;
 }

@@ -124,6 +124,7 @@ static void *worker(void *number) {
     return NULL;
 }
 
+#ifndef _WIN32
 /* The child has the calling thread alone; whatever the others held is free there. */
 static void after_fork_in_child(void) {
     pthread_mutex_init(&team.lock, NULL);
@@ -137,12 +138,15 @@ static void after_fork_in_child(void) {
 }
 
 __attribute__((constructor)) static void register_fork(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+#endif
 
 /* Under the lock. Where the system gives no more threads, fewer do the work. */
 static void start_workers(int32_t wanted) {
+#ifndef _WIN32
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* workers inherit it: signals are for the caller's threads */
+#endif
     while (team.workers < wanted) {
         pthread_t thread;
         pthread_attr_t detached;
@@ -153,7 +157,9 @@ static void start_workers(int32_t wanted) {
         if (failed) break;
         team.workers++;
     }
+#ifndef _WIN32
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+#endif
 }
 
 static void deal(int32_t threads, int32_t tasks, const float *costs) {

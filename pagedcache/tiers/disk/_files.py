@@ -242,6 +242,8 @@ class File:
             before = os.fstat(self.fd).st_size
             try:
                 os.posix_fallocate(self.fd, before, size - before)
+            except AttributeError:  # macOS has none
+                os.ftruncate(self.fd, size)
             except OSError as error:
                 if error.errno not in NO_ALLOCATION:
                     raise
