@@ -89,6 +89,11 @@ class BuildExtensions(build_ext):
         path = Path(super().get_ext_filename(fullname))
         return str(path.with_name("libpagedcache.so") if path.name.startswith("libpagedcache.") else path)
 
+    def copy_extensions_to_source(self) -> None:
+        """Copy what was built into the packages; the library's folder is none, and no checkout has it."""
+        Path(*LIBRARY.split(".")[:-1]).mkdir(exist_ok=True)
+        super().copy_extensions_to_source()
+
     def build_extension(self, ext: Extension) -> None:
         """Build one; the library in a folder of its own, since an extension module has the kernels too."""
         if ext.name != LIBRARY:
