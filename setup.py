@@ -5,6 +5,7 @@ link ``pagedcache/backends -> ../backends``.
 """
 
 import contextlib
+import copy
 import io
 import os
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 SOURCES = ("pagedcache", "pagedcache/backends")  # folders of packages
 GENERATED = "build/cython"  # the C that Cython writes: outside the packages, so that no wheel carries it
@@ -28,6 +30,7 @@ DIRECTIVES = {
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-Wno-array-bounds"]
 # The kernels unroll and vectorise by hand; more of it by the compiler makes them larger, not faster.
 KERNEL_FLAGS = ["-O2", "-fno-trapping-math", "-Wno-psabi", "-std=gnu11"]
+LIBRARY = "pagedcache.lib.libpagedcache"  # the C interface: a plain shared library, named as linkers expect
 
 
 class Tee(io.StringIO):
@@ -54,6 +57,44 @@ def extension(pyx: Path) -> Extension:
         extra_compile_args=FLAGS + (KERNEL_FLAGS if csrc.is_dir() else []),
         extra_link_args=["-pthread"] if csrc.is_dir() else [],
     )
+
+
+def library() -> list[Extension]:
+    """Describe libpagedcache: the C interface in front of the CPU kernels, without Python."""
+    folders = [Path("pagedcache/capi/csrc"), Path("pagedcache/backends/cpu/csrc")]
+    sources = [str(p) for folder in folders for p in sorted(folder.glob("*.c"))]
+    headers = [p for folder in (*folders, Path("pagedcache/include")) for p in sorted(folder.glob("*.h"))]
+    if not sources:  # a part of the tree, which tests build
+        return []
+    return [
+        Extension(
+            LIBRARY,
+            sources,
+            include_dirs=[*(str(folder) for folder in folders), "pagedcache/include"],
+            depends=[str(p) for p in headers],
+            libraries=["m"],
+            extra_compile_args=[*FLAGS, *KERNEL_FLAGS, "-fvisibility=hidden"],
+            extra_link_args=["-pthread", *(["-Wl,-soname,libpagedcache.so"] if sys.platform == "linux" else [])],
+        )
+    ]
+
+
+class BuildExtensions(build_ext):
+    """Builds the library beside the extension modules."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return where the built file goes: a library's name does not say for which Python it is."""
+        path = Path(super().get_ext_filename(fullname))
+        return str(path.with_name("libpagedcache.so") if path.name.startswith("libpagedcache.") else path)
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build one; the library in a folder of its own, since an extension module has the kernels too."""
+        if ext.name != LIBRARY:
+            super().build_extension(ext)
+            return
+        apart = copy.copy(self)  # extensions are built by several threads
+        apart.build_temp = str(Path(self.build_temp, "library"))
+        build_ext.build_extension(apart, ext)
 
 
 def cythonize_strictly(extensions: list[Extension]) -> list[Extension]:
@@ -83,11 +124,13 @@ setup(
     include_package_data=False,  # or the wheel would carry whatever the sdist does
     package_data={
         "": ["*.pyi", "*.pxd", "*.h", "kernels/*.cuh", "emulator/*.h", "emulator/*.cpp"],
-        "pagedcache": ["py.typed"],
+        "pagedcache": ["py.typed", "include/*.h", "include/*.hpp"],
         "pagedcache.replay": ["data/*"],
     },
     options={"build_ext": {"parallel": os.cpu_count()}},
-    ext_modules=cythonize_strictly(
-        [extension(pyx) for place in SOURCES for pyx in sorted(Path(place).glob("*/*.pyx"))]
-    ),
+    cmdclass={"build_ext": BuildExtensions},
+    ext_modules=[
+        *cythonize_strictly([extension(pyx) for place in SOURCES for pyx in sorted(Path(place).glob("*/*.pyx"))]),
+        *library(),
+    ],
 )

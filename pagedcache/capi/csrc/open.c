@@ -177,8 +177,8 @@ int pc_api_open(const pagedcache_config *config, pagedcache **opened) {
     status = PAGEDCACHE_NO_MEMORY;
     if (cache) {
         cache->config = whole;
-        status = make_records(cache);
-        if (!status) status = make_layers(cache);
+        status = make_layers(cache); /* first: what is too large takes no time then */
+        if (!status) status = make_records(cache);
     }
     if (status) {
         pc_api_close(cache);
