@@ -246,6 +246,6 @@ def test_the_handler_is_built_once(monkeypatch, tmp_path):
 
 def test_a_source_that_does_not_compile_is_told_of(monkeypatch, tmp_path):
     monkeypatch.setenv("PAGEDCACHE_CACHE_DIR", str(tmp_path))
-    with pytest.raises(RuntimeError, match="the compiler refuses attend.c"):
+    with pytest.raises(RuntimeError, match=r"the compiler refuses attend\.c"):
         _handler.build(str(tmp_path), "without headers")
     assert os.listdir(tmp_path / "jax") == []
