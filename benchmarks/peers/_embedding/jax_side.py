@@ -3,7 +3,6 @@
 import time
 
 from _embedding.cells import LAYERS
-
 from pagedcache.interop.jax import attend, make_pools, step_arrays
 
 
