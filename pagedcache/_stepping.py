@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 
 from pagedcache._chunks import ChunkedStep
 from pagedcache._sight import Sight
-from pagedcache._tensors import readable
 from pagedcache._tiering import Tiering
 from pagedcache.core import Step
 
@@ -64,8 +63,8 @@ class Stepping(Tiering):
             Queries of the step's tokens, in step order; ``q_heads`` a multiple of the spec's kv_heads.
         k, v : [tokens, kv_heads, head_dim] and [tokens, kv_heads, v_head_dim], or both None
             None: K/V are there already, only read; so always in a layer of the spec's `shared_layers`. Finite where the
-            storage has scales (int8, float8_e4m3). float32, float16 or bfloat16, the last as ml_dtypes or CPU
-            tensors of torch or, in a bfloat16 cache, uint16; like q.
+            storage has scales (int8, float8_e4m3). float32, float16 or bfloat16, of NumPy and ml_dtypes, torch, JAX,
+            or whatever `pagedcache.exchange.as_numpy` takes; in a bfloat16 cache uint16 stands for that too; like q.
         step : Step
             The open step, from `extend`; or, to read only, a Step.from_arrays over this cache's storage.
         scale : float, optional
@@ -84,15 +83,15 @@ class Stepping(Tiering):
             "native" lets a backend round q and weights to the storage type; by default what its
             capabilities say: backend cpu rounds for bfloat16 where the processor multiplies that as it is.
         out : [tokens, q_heads, v_head_dim], optional
-            Written in place; of q's dtype or float32.
+            Written in place; of q's dtype or float32, of any library whose arrays may be written.
         lse : float32 [tokens, q_heads], optional
             Filled with the natural log of each softmax's denominator, sink logits included.
 
         Returns
         -------
         [tokens, q_heads, v_head_dim]
-            A NumPy array in q's dtype (float32 where q is uint16, or torch's bfloat16 and ml_dtypes is not
-            installed); 0 where a query sees no key.
+            `out`, or a NumPy array in q's dtype (float32 where q is uint16, or another library's bfloat16 and ml_dtypes
+            is not installed); 0 where a query sees no key.
 
         Raises
         ------
@@ -125,13 +124,12 @@ class Stepping(Tiering):
                     if step.owner is not None
                     else "a step from arrays may only read (k and v None): its slots could be anyone's"
                 )
-            q, k, v = readable(q, self.spec.dtype), readable(k, self.spec.dtype), readable(v, self.spec.dtype)
             variants = {}
             if not (sink_logits is softcap is alibi_slopes is mask is mask_indptr is precision is None):
                 variants = {
-                    "sink_logits": readable(sink_logits),
+                    "sink_logits": sink_logits,
                     "softcap": softcap,
-                    "alibi_slopes": readable(alibi_slopes),
+                    "alibi_slopes": alibi_slopes,
                     "mask": mask,
                     "mask_indptr": mask_indptr,
                     "precision": precision,
@@ -162,17 +160,19 @@ class Stepping(Tiering):
                         )
             if k is None:
                 try:
-                    return backend.attend(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
+                    done = backend.attend(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
                 finally:
                     if step.owner is None:  # others are covered when they close
                         self._cover()
-            if at_once := getattr(backend, "write_and_attend", None):  # a WritesAndAttends
-                return at_once(self.storage, layer, q, k, v, shown, scale=scale, out=out, lse=lse, **variants)
-            if check := getattr(backend, "check_attend", None):  # a ChecksAttend
-                check(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
-            own = step if self._sights is None else step.groups[self._sights[layer].group]
-            backend.write(self.storage, layer, k, v, own.slots)
-            return backend.attend(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
+            elif at_once := getattr(backend, "write_and_attend", None):  # a WritesAndAttends
+                done = at_once(self.storage, layer, q, k, v, shown, scale=scale, out=out, lse=lse, **variants)
+            else:
+                if check := getattr(backend, "check_attend", None):  # a ChecksAttend
+                    check(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
+                own = step if self._sights is None else step.groups[self._sights[layer].group]
+                backend.write(self.storage, layer, k, v, own.slots)
+                done = backend.attend(self.storage, layer, q, shown, scale=scale, out=out, lse=lse, **variants)
+            return done if out is None else out
 
     def _refuse_attend(self) -> None:
         with self._open():  # which raises where the cache is closed

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedcache._dtypes import storage_dtype
+from pagedcache.exchange import as_floats
 
-__all__ = ["as_array", "like", "on_host", "readable"]
+__all__ = ["as_array", "like", "on_host"]
 
 
 def torch_of(value: Any) -> Any:
@@ -18,24 +18,6 @@ def torch_of(value: Any) -> Any:
     return torch if tensor is not None and isinstance(value, tensor) else None
 
 
-def readable(value: Any, stored: str = "") -> Any:
-    """`value`, or the same bits in an array where it is a CPU tensor of bfloat16, which NumPy cannot read.
-
-    The array is ml_dtypes' bfloat16, without a copy. Where that is not installed: uint16 for a cache that
-    has `stored` bfloat16, which takes it for that, and else float32, exactly.
-    """
-    if value is None or type(value) is np.ndarray:  # most often, in every layer
-        return value
-    torch = torch_of(value)
-    if torch is None or value.dtype != torch.bfloat16 or value.device.type != "cpu" or value.requires_grad:
-        return value
-    bits = value.view(torch.int16).numpy().view(np.uint16)
-    dtype = storage_dtype("bfloat16")
-    if dtype != np.uint16 or stored == "bfloat16":
-        return bits.view(dtype)
-    return np.left_shift(bits, np.uint32(16), dtype=np.uint32).view(np.float32)
-
-
 def on_host(array: Any) -> NDArray[Any]:
     """What an array holds, as one of the host's: itself, or a copy of CuPy's, which has to be asked for one."""
     get = None if isinstance(array, np.ndarray) else getattr(array, "get", None)
@@ -43,14 +25,8 @@ def on_host(array: Any) -> NDArray[Any]:
 
 
 def as_array(value: Any, name: str, stored: str = "") -> NDArray[Any]:
-    """`value` as a NumPy array: as it is, or `readable`, or rounded from float64 to float32."""
-    torch = torch_of(value)
-    if torch is None:
-        array = np.asarray(value)
-    elif value.device.type != "cpu":
-        raise TypeError(f"{name} is on {value.device}; the simple API takes CPU tensors: use {name}.cpu()")
-    else:
-        array = np.asarray(readable(value.detach(), stored))
+    """`value` as a NumPy array of floats, as `exchange.as_floats` has it; rounded from float64 to float32."""
+    array = as_floats(value if torch_of(value) is None else value.detach(), name, stored)
     if array.dtype != np.float64:
         return array
     with np.errstate(over="ignore"):

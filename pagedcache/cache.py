@@ -69,9 +69,12 @@ class KVCache(Saving):
         Where the bytes live and attention is computed: ``"cpu"``, in native kernels, ``"numpy"``, in
         readable NumPy, or another of ``pagedcache.backends.names()``.
     storage : None, "metadata" or buffers
-        None: memory of the library. ``"metadata"``: none at all, where a framework owns the pool; the
-        caller then applies ``step.copies`` before layer 0. Else per plane one ``(k, v)`` pair of arrays,
-        for int8 and float8_e4m3 ``(k, v, k_scales, v_scales)``, with a row for the zero block.
+        None: memory of the library, compact and aligned to 64 bytes. ``"metadata"``: none at all, where a
+        framework owns the pool. The caller then copies blocks as ``step.copies`` says before layer 0, slots as
+        ``step.moves(accepted)`` says before ``commit``, and what ``sequences.swap_list`` and ``compaction`` name;
+        nothing else moves bytes. Else per plane one ``(k, v)`` pair of arrays, for int8 and float8_e4m3 ``(k, v,
+        k_scales, v_scales)``, with a row for the zero block: of NumPy or any library whose memory may be written,
+        see `pagedcache.exchange`. They are asked for it once, and kept alive.
     max_sequences : int
         Live sequences at a time.
     max_length : int, optional

@@ -188,12 +188,12 @@ def test_bytes(dtype, bytes_per_token):
 
 @pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", np.uint16), ("float8_e4m3", np.uint8)])
 def test_storage_dtype_without_ml_dtypes(dtype, bits, monkeypatch):
-    from pagedcache._dtypes import storage_dtype
+    from pagedcache.exchange import numpy_dtype
 
-    storage_dtype.cache_clear()
+    numpy_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     assert CacheSpec(1, 1, 1, dtype=dtype).storage_dtype == bits
-    storage_dtype.cache_clear()
+    numpy_dtype.cache_clear()
 
 
 def test_storage_dtype_with_ml_dtypes():

@@ -10,16 +10,19 @@ import numpy.typing as npt
 from pagedcache.backends.cpu import _moves, _native
 from pagedcache.backends.cpu._call import checked_attend, checked_write, precisions
 from pagedcache.backends.cpu._storage import CpuStorage
+from pagedcache.backends.host.arguments import as_output
 from pagedcache.backends.host.formats import put, widened
 from pagedcache.backends.host.merge import merged
 from pagedcache.backends.host.queries import dtype_of_out, parts_of
 from pagedcache.backends.protocol import Backend, Capabilities, ChecksAttend, HasThreads, StepLike, WritesAndAttends
+from pagedcache.exchange import as_floats
 from pagedcache.spec import CacheSpec
 
 __all__ = ["CpuBackend"]
 
 MOST_THREADS = 256  # that the team has room for
 DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
+NDARRAY = np.ndarray
 VARIANTS = ("window", "sink_tokens", "sink_logits", "softcap", "alibi", "mask")
 
 
@@ -137,6 +140,8 @@ class CpuBackend:
             "native" rounds q and weights to bfloat16 where the storage is bfloat16 and the processor
             multiplies it as it is; "exact" computes in float32.
         """
+        if type(q) is not NDARRAY or (out is not None and type(out) is not NDARRAY):
+            q, out = as_floats(q, "q", storage.spec.dtype), as_output(out, "out")
         plain = window is sink_logits is softcap is alibi_slopes is mask is mask_indptr is precision is None
         if plain and sink_tokens == 0:
             done = _native.usual_attend(storage.place(layer), q, None, None, step, scale, out, lse, self.threads)
@@ -157,6 +162,10 @@ class CpuBackend:
         out: Any = None, lse: Any = None, **options: Any,
     ) -> npt.NDArray[Any]:  # fmt: skip
         """Store k and v at the step's slots, then attend, in one call into C; all is checked before."""
+        if not (type(q) is type(k) is type(v) is NDARRAY) or (out is not None and type(out) is not NDARRAY):
+            stored = storage.spec.dtype
+            q, k, v = as_floats(q, "q", stored), as_floats(k, "k", stored), as_floats(v, "v", stored)
+            out = as_output(out, "out")
         if not options:
             done = _native.usual_attend(storage.place(layer), q, k, v, step, scale, out, lse, self.threads)
             if done is not None:

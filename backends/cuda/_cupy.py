@@ -13,6 +13,7 @@ from pagedcache.backends.cuda._explain import cupy, require_gpu
 from pagedcache.backends.cuda._foreign import as_bits, as_cupy, is_bfloat16, is_on_gpu
 from pagedcache.backends.cuda._kernels import Kernel, source
 from pagedcache.backends.host import formats
+from pagedcache.exchange import as_floats
 from pagedcache.spec import CacheSpec
 
 __all__ = ["CupyLauncher"]
@@ -146,7 +147,7 @@ class CupyLauncher:
     def download(self, array: Any) -> npt.NDArray[Any]:
         """Return what an array holds; waits for it where it is on the GPU."""
         if not is_on_gpu(array):
-            return np.asarray(array)
+            return as_floats(array, "the array")
         with self._device:
             return np.asarray(as_cupy(array).get())
 

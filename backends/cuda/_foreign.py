@@ -36,11 +36,13 @@ def as_cupy(values: Any) -> Any:
     name a stream are waited for.
     """
     if _is_tensor(values):
-        # By way of DLPack, since torch's array interface names no stream. There, CuPy reads no bfloat16 before 14.
-        values = values.detach()
-        narrow = is_bfloat16(values)
-        array = cupy().from_dlpack(values.view(sys.modules["torch"].int16) if narrow else values)
-        return array.view(np.uint16) if narrow else array
+        # By way of DLPack, since torch's array interface names no stream. There, CuPy reads no bfloat16 before 14, and
+        # no fp8.
+        values, torch = values.detach(), sys.modules["torch"]
+        if is_bfloat16(values):
+            return cupy().from_dlpack(values.view(torch.int16)).view(np.uint16)
+        is_fp8 = values.dtype.itemsize == 1 and values.dtype.is_floating_point
+        return cupy().from_dlpack(values.view(torch.uint8) if is_fp8 else values)
     if isinstance(values, cupy().ndarray):
         return as_bits(values)
     if hasattr(values, "__cuda_array_interface__"):

@@ -11,6 +11,7 @@ from pagedcache.backends.host.merge import merged
 from pagedcache.backends.host.quantised import quantised
 from pagedcache.backends.host.queries import dtype_of_out, parts_of
 from pagedcache.backends.host.storage import HostStorage
+from pagedcache.exchange import as_floats
 from pagedcache.spec import CacheSpec
 
 __all__ = ["HostMemory"]
@@ -70,7 +71,7 @@ class HostMemory:
 
     def download(self, array: Any) -> Array:
         """Return the array itself."""
-        return np.asarray(array)
+        return as_floats(array, "the array")
 
     def address(self, array: Array) -> int:
         """Return where its first element is."""

@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["block_ids", "indices", "output", "slots"]
+from pagedcache.exchange import as_numpy
+
+__all__ = ["as_output", "block_ids", "indices", "output", "slots"]
 
 
 def indices(name: str, values: Any, ndim: int = 1) -> npt.NDArray[np.int64]:
     """Return integers as int64; TypeError for other kinds, ValueError for another number of axes."""
-    array = np.asarray(values)
+    array = as_numpy(values, name)
     if array.size == 0 and array.dtype.kind not in "iu":  # [] is float64
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
@@ -47,16 +49,20 @@ def _within(
     return array
 
 
+def as_output(array: Any, name: str) -> npt.NDArray[Any] | None:
+    """Return the caller's array for results, of any library, as NumPy's; None for None."""
+    return None if array is None else as_numpy(array, name, copy=False)
+
+
 def output(name: str, array: Any, shape: tuple[int, ...], dtypes: tuple[np.dtype[Any], ...]) -> npt.NDArray[Any]:
-    """Return the caller's array for results, or a new one of the first dtype."""
+    """Return the caller's array for results, of any library, as NumPy's; or a new one of the first dtype."""
     if array is None:
         return np.empty(shape, dtypes[0])
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} is {type(array).__name__}; it must be a NumPy array")
-    if array.shape != shape or array.dtype not in dtypes or not array.flags.writeable:
+    taken = as_numpy(array, name, copy=False)
+    if taken.shape != shape or taken.dtype not in dtypes or not taken.flags.writeable:
         wanted = " or ".join(str(dtype) for dtype in dict.fromkeys(dtypes))
         raise ValueError(
-            f"{name} is {array.dtype} {array.shape}{'' if array.flags.writeable else ' (read-only)'}; "
+            f"{name} is {taken.dtype} {taken.shape}{'' if taken.flags.writeable else ' (read-only)'}; "
             f"it must be a writable array of {wanted} {shape}"
         )
-    return array
+    return taken

@@ -9,6 +9,7 @@ from pagedcache.backends._step_like import StepLike
 from pagedcache.backends.host.arguments import indices
 from pagedcache.backends.host.rule import Rule
 from pagedcache.backends.host.sight import Sight
+from pagedcache.exchange import as_numpy
 
 __all__ = ["sequences", "shared_prefixes", "trees"]
 
@@ -97,7 +98,7 @@ def trees(mask: Any, mask_indptr: Any, qo_indptr: Any) -> list[Bools | None]:
         return [None] * len(counts)
     if mask is None or mask_indptr is None:
         raise ValueError("give both mask and mask_indptr, or neither")
-    packed = np.asarray(mask)
+    packed = as_numpy(mask, "mask")
     if packed.dtype != np.uint8 or packed.ndim != 1:
         raise TypeError(f"mask is {packed.dtype} {packed.shape}; it must be uint8 with one axis, of packed bits")
     indptr = indices("mask_indptr", mask_indptr)

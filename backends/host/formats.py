@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pagedcache.exchange import as_floats
+
 __all__ = ["as_bits", "is_bfloat16", "narrowed", "numbers", "put", "widened"]
 
 Floats = npt.NDArray[Any]  # float32, float16, or uint16 for bfloat16
@@ -39,15 +41,12 @@ def is_bfloat16(dtype: np.dtype[Any]) -> bool:
 
 
 def numbers(name: str, values: Any, storage_dtype: str) -> Floats:
-    """Return an argument as float32, float16 or (bfloat16) uint16 in native byte order.
+    """Return an argument, an array of any library, as float32, float16 or (bfloat16) uint16 in native byte order.
 
     Any strides, alignment and byte order are taken, and no copy is made for them here. uint16
     means bfloat16, and only in a cache that stores bfloat16.
     """
-    try:
-        array = np.asarray(values)
-    except Exception as error:
-        raise TypeError(f"{name} is {type(values).__name__}, which NumPy cannot read: {error}") from error
+    array = as_floats(values, name, storage_dtype)
     if is_bfloat16(array.dtype):
         return array.view(np.uint16)
     if array.dtype in (np.float32, np.float16) or (array.dtype == np.uint16 and storage_dtype == "bfloat16"):

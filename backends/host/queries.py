@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedcache.backends.host.formats import is_bfloat16, numbers
+from pagedcache.exchange import as_floats, as_numpy, numpy_dtype
 from pagedcache.spec import CacheSpec
 
 __all__ = ["dtype_of_out", "parts_of", "shape_of_q"]
@@ -13,10 +14,10 @@ __all__ = ["dtype_of_out", "parts_of", "shape_of_q"]
 
 def dtype_of_out(given: Any, array: npt.NDArray[Any]) -> np.dtype[Any]:
     """q's own dtype, or float32 where q came as the bits of a dtype that NumPy has not."""
-    dtype = getattr(given, "dtype", None)
-    if isinstance(dtype, np.dtype) and is_bfloat16(dtype):
-        return dtype
-    return np.dtype(np.float32) if array.dtype == np.uint16 else array.dtype
+    if array.dtype != np.uint16:
+        return array.dtype
+    dtype = given.dtype if isinstance(given, np.ndarray) else numpy_dtype("bfloat16")  # other libraries have it
+    return dtype if is_bfloat16(dtype) else np.dtype(np.float32)
 
 
 def shape_of_q(q: npt.NDArray[Any], spec: CacheSpec) -> tuple[int, int, int]:
@@ -30,9 +31,9 @@ def shape_of_q(q: npt.NDArray[Any], spec: CacheSpec) -> tuple[int, int, int]:
 
 def parts_of(outs: Any, lses: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float32]]:
     """Return what merge is given as arrays: outs as they came, the same as numbers, and the lses."""
-    parts = np.asarray(outs)
+    parts = as_floats(outs, "outs", "bfloat16")
     values = numbers("outs", parts, "bfloat16")
-    logs = np.asarray(lses)
+    logs = as_numpy(lses, "lses")
     if logs.dtype != np.float32 or logs.ndim != 3 or not len(logs) or values.shape[:-1] != logs.shape:
         raise ValueError(
             f"outs is {parts.dtype} {parts.shape} and lses {logs.dtype} {logs.shape}; they must be "

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedcache.errors import UnsupportedByBackend
+from pagedcache.exchange import as_floats
 
 __all__ = ["Rule", "chosen_precision", "make_rule"]
 
@@ -91,7 +92,7 @@ def _tokens(name: str, value: Any, least: int, hint: str) -> int:
 
 def _per_head(name: str, values: Any, q_heads: int, or_else: str = "") -> Float32:
     """Return one float32 of at most MOST per query head; " or -inf" allows that too."""
-    array = np.asarray(values)
+    array = as_floats(values, name)
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} is {array.dtype}; it must be of floats")
     if array.shape != (q_heads,):

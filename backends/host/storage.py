@@ -11,11 +11,14 @@ import numpy.typing as npt
 from pagedcache.backends.host.formats import as_bits
 from pagedcache.backends.host.memory import zeros
 from pagedcache.errors import CacheClosed, ViewsOutstanding
+from pagedcache.exchange import bits_of
 from pagedcache.spec import CacheSpec
 
 __all__ = ["HostStorage"]
 
 Plane = tuple[npt.NDArray[Any], ...]  # K, V and, for int8 and fp8, K scales, V scales
+
+NAMES = {"float8_e4m3": "float8_e4m3fn"}  # what other libraries call what is stored
 
 
 class HostStorage:
@@ -29,8 +32,9 @@ class HostStorage:
         Usable blocks; the arrays have one row more.
     buffers : sequence of (K, V) or (K, V, K scales, V scales), optional
         The caller's arrays, one entry per plane, of exactly the spec's shapes and dtypes (unsigned
-        integers may stand for bfloat16 and fp8), C-contiguous, writable and apart from each other.
-        Their reserved row 0 is set to zero, the rest is kept. Without them memory is allocated.
+        integers may stand for bfloat16 and fp8), C-contiguous, writable and apart from each other: NumPy's,
+        or what `pagedcache.exchange.as_numpy` takes without a copy, which is asked for its memory once and
+        kept alive. Their reserved row 0 is set to zero, the rest is kept. Without them memory is allocated.
 
     Raises
     ------
@@ -125,7 +129,19 @@ class HostStorage:
         return zeros(shape, dtype)
 
     def _fitting(self, name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        return _fitting(name, array, shape, dtype)
+        bits, kind = bits_of(array, name, copy=False)
+        stored = np.dtype(f"u{dtype.itemsize}") if dtype.isbuiltin != 1 else dtype  # a type that is not NumPy's own
+        if bits.dtype != stored or kind not in ("", NAMES.get(self.spec.dtype, self.spec.dtype)):
+            raise ValueError(f"{name} has dtype {kind or bits.dtype}; the spec stores {dtype}")
+        if bits.shape != shape:
+            raise ValueError(f"{name} has shape {bits.shape}; it must be {shape}, the reserved block included")
+        if not (bits.flags.c_contiguous and bits.flags.aligned and bits.flags.writeable):
+            fault = "" if bits.flags.writeable else " and is read-only"
+            raise ValueError(
+                f"{name} has strides {bits.strides}{fault}; it must be C-contiguous, aligned and writable: "
+                "make it with numpy.zeros"
+            )
+        return bits.view(dtype)
 
     def _address(self, array: Any) -> int:
         return int(array.ctypes.data)
@@ -192,16 +208,3 @@ class _Loan:
         self.array = array
         interface = array.__array_interface__
         self.__array_interface__ = interface | {"data": (interface["data"][0], not writable)}
-
-
-def _fitting(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} is {type(array).__name__}; it must be a NumPy array")
-    bits = np.dtype(f"u{dtype.itemsize}") if dtype.kind == "V" else dtype  # of types that are not NumPy's own
-    if array.dtype not in (dtype, bits):
-        raise ValueError(f"{name} has dtype {array.dtype}; the spec stores {dtype}")
-    if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}; it must be {shape}, the reserved block included")
-    if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
-        raise ValueError(f"{name} must be C-contiguous, aligned and writable; make it with numpy.zeros")
-    return array.view(dtype)

@@ -106,12 +106,6 @@ cdef object versioned_capsule(cnp.ndarray bits, tuple code, int flags):
 cdef class Exported:
     """An array that other libraries take without a copy, by DLPack or as NumPy's; made by `export`."""
 
-    cdef readonly object array      # the same memory in NumPy, of ml_dtypes or, without it, of unsigned integers
-    cdef readonly str dtype         # the name of the type, whatever NumPy knows of it
-    cdef cnp.ndarray bits           # the same memory once more, of a type that is NumPy's own
-    cdef tuple code                 # type code and bits of DLPack
-    cdef object __weakref__
-
     def __init__(self, array, str dtype, cnp.ndarray bits):
         self.array, self.dtype, self.bits, self.code = array, dtype, bits, CODES[dtype]
 

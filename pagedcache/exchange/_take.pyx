@@ -26,11 +26,11 @@ cdef enum:
     MOST_AXES = 64  # of an array of NumPy
 
 
+MUTABLE = ("torch", "onnxruntime")  # whose capsules without versions, and so without a flag, are of writable memory
+
+
 cdef class Borrowed:
     """Another library's memory: given back when the last array over it is gone."""
-
-    cdef Plain *plain               # one of the two
-    cdef Versioned *versioned
 
     def __dealloc__(self):
         if self.plain != NULL and self.plain.deleter != NULL:
@@ -52,15 +52,15 @@ cdef str name_of(Tensor *tensor):
     return name
 
 
-def take(capsule, bint trusted):
+def take(capsule, owner_type):
     """Return a capsule's memory as an array, types that NumPy lacks as unsigned integers, and the type's name.
 
     Parameters
     ----------
     capsule
         Named dltensor or dltensor_versioned; left as it is where this raises.
-    trusted : bool
-        Whether memory may be written that a capsule without versions, and so without a flag, is about.
+    owner_type : type
+        Of the object that gave it out.
     """
     cdef Borrowed owner = Borrowed()
     cdef Plain *plain = NULL
@@ -70,7 +70,7 @@ def take(capsule, bint trusted):
     cdef cnp.npy_intp strides[MOST_AXES]
     cdef int64_t step
     cdef int i
-    cdef bint writable = trusted
+    cdef bint writable
     if PyCapsule_IsValid(capsule, b"dltensor_versioned"):
         versioned = <Versioned *>PyCapsule_GetPointer(capsule, b"dltensor_versioned")
         if versioned.version.major != MAJOR:
@@ -78,7 +78,7 @@ def take(capsule, bint trusted):
         tensor, writable = &versioned.tensor, not versioned.flags & READ_ONLY
     else:
         plain = <Plain *>PyCapsule_GetPointer(capsule, b"dltensor")
-        tensor = &plain.tensor
+        tensor, writable = &plain.tensor, owner_type.__module__.partition(".")[0] in MUTABLE
     name = name_of(tensor)
     dtype = FOREIGN.get(name) or np.dtype(name)
     step = dtype.itemsize

@@ -1,5 +1,9 @@
 """What `export` makes of an array, and what NumPy makes of that."""
 
+import ctypes
+import inspect
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -177,3 +181,36 @@ def test_c02_threads_take_and_drop_capsules():
         thread.join()
     del array, shared, threads, thread
     assert gone() is None
+
+
+class Managed(ctypes.Structure):
+    """The head of what a versioned capsule points to."""
+
+    _fields_ = (("version", ctypes.c_uint32 * 2), ("owner", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+def test_c02_the_deleter_runs_without_the_gil():
+    array, gone = owned()
+    capsule = export(array).__dlpack__(max_version=(1, 0))
+    api = ctypes.pythonapi
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    at = api.PyCapsule_GetPointer(capsule, b"dltensor_versioned")
+    used = ctypes.c_char_p(b"used_dltensor_versioned")
+    api.PyCapsule_SetName(capsule, used)
+    del array
+    assert gone() is not None
+    deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(Managed.from_address(at).deleter)  # ctypes releases the GIL
+    deleter(at)
+    assert gone() is None
+    del capsule, used
+
+
+def test_python_ends_while_another_library_holds_memory(foreign, tmp_path):
+    source = inspect.getsource(foreign).replace("pytest.importorskip", "importlib.import_module")
+    code = (
+        "import atexit, importlib, numpy as np\nfrom pagedcache.exchange import as_numpy, export\n"
+        f"{source}\nkept = {foreign.__name__}(export(np.zeros((4, 16), np.uint16), 'bfloat16'))\n"
+        "atexit.kept = as_numpy(kept), export(np.ones(3)).__dlpack__()"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True, timeout=120)

@@ -6,7 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
-from pagedcache import CacheSpec, KVCache, _tensors
+from pagedcache import CacheSpec, KVCache
+from pagedcache.backends.host import queries
+from pagedcache.exchange import _arrays
 from pagedcache.simple import BlockManager, PagedAttention, SequenceManager
 
 BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float8_e4m3": np.uint8}
@@ -55,7 +57,8 @@ def bfloat16_as(request, monkeypatch):
     if request.param == "ml_dtypes":
         pytest.importorskip("ml_dtypes")
     else:
-        monkeypatch.setattr(_tensors, "storage_dtype", lambda name: np.dtype(np.uint16))
+        for module in (_arrays, queries):
+            monkeypatch.setattr(module, "numpy_dtype", lambda name: np.dtype(np.uint16))
     return request.param
 
 
