@@ -31,6 +31,8 @@ FLAGS = ["-O3", "-g0", "-fno-math-errno", "-Wno-array-bounds"]
 # The kernels unroll and vectorise by hand; more of it by the compiler makes them larger, not faster.
 KERNEL_FLAGS = ["-O2", "-fno-trapping-math", "-Wno-psabi", "-std=gnu11"]
 LIBRARY = "pagedcache.lib.libpagedcache"  # the C interface: a plain shared library, named as linkers expect
+# It stays loaded after dlclose: its threads are still there.
+LIBRARY_LINK = ["-Wl,-soname,libpagedcache.so", "-Wl,-z,nodelete"]
 
 
 class Tee(io.StringIO):
@@ -74,7 +76,7 @@ def library() -> list[Extension]:
             depends=[str(p) for p in headers],
             libraries=["m"],
             extra_compile_args=[*FLAGS, *KERNEL_FLAGS, "-fvisibility=hidden"],
-            extra_link_args=["-pthread", *(["-Wl,-soname,libpagedcache.so"] if sys.platform == "linux" else [])],
+            extra_link_args=["-pthread", *(LIBRARY_LINK if sys.platform == "linux" else [])],
         )
     ]
 

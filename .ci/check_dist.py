@@ -23,7 +23,7 @@ def sources(*suffixes: str) -> list[str]:
 
 
 def of_kernels(name: str) -> bool:
-    """Whether this is C that was written, not generated: needed to build, and by nobody after that."""
+    """Whether this is C that was written, not generated, and its headers: needed to build, and by nobody after that."""
     return "csrc" in PurePosixPath(name).parts
 
 
@@ -34,8 +34,9 @@ def of_emulator(name: str) -> bool:
 
 def check_wheel(names: list[str]) -> list[str]:
     """Return what is wrong with the wheel's list of files."""
-    wanted = [name for name in sources(".py", ".pyi", ".pxd", ".h", ".cuh", ".cpp") if not of_kernels(name)]
-    faults = [f"lacks {name}" for name in [*wanted, "pagedcache/py.typed"] if name not in names]
+    wanted = [name for name in sources(".py", ".pyi", ".pxd", ".h", ".hpp", ".cuh", ".cpp") if not of_kernels(name)]
+    wanted += ["pagedcache/py.typed", "pagedcache/lib/libpagedcache.so"]
+    faults = [f"lacks {name}" for name in wanted if name not in names]
     for pyx in sources(".pyx"):
         stem = str(PurePosixPath(pyx).with_suffix(""))
         if not any(name.startswith(stem + ".") and name.endswith((".so", ".pyd")) for name in names):
@@ -52,7 +53,7 @@ def check_wheel(names: list[str]) -> list[str]:
 def check_sdist(names: list[str]) -> list[str]:
     """Return what is wrong with the sdist's list of files (paths below its top folder)."""
     wanted = [
-        *sources(".py", ".pyi", ".pxd", ".pyx", ".h", ".c", ".cuh", ".cpp"),
+        *sources(".py", ".pyi", ".pxd", ".pyx", ".h", ".hpp", ".c", ".cuh", ".cpp"),
         "setup.py",
         "pyproject.toml",
         "LICENSE",

@@ -32,6 +32,7 @@ except ModuleNotFoundError as error:  # met by everyone who starts Python in a c
     ) from error
 
 from pagedcache.cache import KVCache
+from pagedcache.capi import get_include, get_library
 from pagedcache.errors import (
     CacheClosed,
     InvalidBlock,
@@ -100,5 +101,7 @@ __all__ = [
     "ViewsOutstanding",
     "adapter",
     "content",
+    "get_include",
+    "get_library",
     "salt",
 ]
