@@ -127,6 +127,7 @@ setup(
     package_data={
         "": ["*.pyi", "*.pxd", "*.h", "kernels/*.cuh", "emulator/*.h", "emulator/*.cpp"],
         "pagedcache": ["py.typed", "include/*.h", "include/*.hpp"],
+        "pagedcache.interop.jax": ["attend.c"],
         "pagedcache.replay": ["data/*"],
     },
     options={"build_ext": {"parallel": os.cpu_count()}},
