@@ -116,7 +116,7 @@ def paged_attention_inputs(step: Step, group: int = 0) -> dict[str, NDArray[np.i
     >>> inputs["cumulative_sequence_length"].tolist(), inputs["past_seqlens"].tolist()
     ([0, 5, 7], [0, 0])
     >>> inputs["slot_mapping"].tolist()
-    [4, 5, 6, 7, 8, 12, 13]
+    [16, 17, 18, 19, 20, 4, 5]
     """
     own = step.groups[group] if group else step
     if np.any(step.kv_pads):

@@ -25,6 +25,9 @@ def jax_module() -> Any:
 def make_pools(spec: CacheSpec, num_blocks: int) -> "list[tuple[Array, Array]]":
     """Return K and V of every layer, all zero, [num_blocks + 1, block_size, kv_heads, head_dim].
 
+    With several layer groups, which share the pool's blocks, there is a pair for each plane:
+    ``spec.locate(layer)[1]`` is that of a layer.
+
     Parameters
     ----------
     spec : CacheSpec
