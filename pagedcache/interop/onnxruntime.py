@@ -30,7 +30,7 @@ def _onnxruntime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise ImportError(
-            "pagedcache.interop.onnxruntime needs ONNX Runtime 1.25 or later: pip install 'pagedcache[onnxruntime]'"
+            "pagedcache.interop.onnxruntime needs ONNX Runtime 1.32 or later: pip install 'pagedcache[onnxruntime]'"
         ) from error
     return onnxruntime
 

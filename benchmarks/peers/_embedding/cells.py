@@ -8,6 +8,15 @@ LAYERS, HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 16, 8, 2, 64, 16
 CELLS = [(1, 128), (4, 64), (8, 128)]  # sequences, tokens of each
 
 
+def aligned(shape):
+    """Return ones at a multiple of 64 bytes."""
+    room = np.zeros(int(np.prod(shape)) + 16, np.float32)
+    begin = -room.ctypes.data % 64 // 4
+    array = room[begin : begin + int(np.prod(shape))].reshape(shape)
+    array[...] = 1
+    return array
+
+
 class Setting:
     """Sequences of one length, all different."""
 
@@ -21,13 +30,17 @@ class Setting:
             for heads in (HEADS, KV_HEADS, KV_HEADS)
         )
 
+    def pool(self):
+        """Return K and V of all layers in ordinary pages, as JAX has them, and not in huge ones, as we do."""
+        return [
+            tuple(aligned(shape(self.num_blocks)) for shape in (self.spec.key_shape, self.spec.value_shape))
+            for _ in range(LAYERS)
+        ]
+
     def cache(self, **options):
         """Return a cache and the handles of its sequences, which have all tokens but for the next one."""
-        cache = KVCache(self.spec, num_blocks=self.num_blocks, **options)
+        cache = KVCache(self.spec, num_blocks=self.num_blocks, **({"storage": self.pool()} | options))
         prompts = np.arange(self.sequences * self.tokens).reshape(self.sequences, -1)
         ids = cache.admit(list(prompts)).ids
-        if cache.storage is not None:
-            for key, value in cache.storage.export(writable=True):
-                key[1:], value[1:] = 0.5, 0.25
         cache.commit(cache.extend(ids, self.tokens), prompts.ravel())
         return cache, ids

@@ -18,7 +18,7 @@ def jax_module() -> Any:
     try:
         import jax
     except ImportError as error:
-        raise ImportError("pagedcache.interop.jax needs JAX 0.5 or later: pip install 'pagedcache[jax]'") from error
+        raise ImportError("pagedcache.interop.jax needs JAX 0.10 or later: pip install 'pagedcache[jax]'") from error
     return jax
 
 
