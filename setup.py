@@ -132,6 +132,7 @@ setup(
     package_data={
         "": ["*.pyi", "*.pxd", "*.h", "kernels/*.cuh", "emulator/*.h", "emulator/*.cpp"],
         "pagedcache": ["py.typed", "include/*.h", "include/*.hpp"],
+        "pagedcache.interop.jax": ["attend.c"],
         "pagedcache.replay": ["data/*"],
     },
     # Windows: MinGW with CC=clang. MSVC lacks vectors of GNU C, and GCC there misplaces those of AVX on the stack.

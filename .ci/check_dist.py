@@ -32,16 +32,22 @@ def of_emulator(name: str) -> bool:
     return "emulator" in PurePosixPath(name).parts
 
 
+def of_users(name: str) -> bool:
+    """Whether this is C that users compile, against the headers of the JAX that they have."""
+    return "/interop/" in name
+
+
 def check_wheel(names: list[str]) -> list[str]:
     """Return what is wrong with the wheel's list of files."""
     wanted = [name for name in sources(".py", ".pyi", ".pxd", ".h", ".hpp", ".cuh", ".cpp") if not of_kernels(name)]
-    wanted += ["pagedcache/py.typed", "pagedcache/lib/libpagedcache.so"]
+    wanted += [*filter(of_users, sources(".c")), "pagedcache/py.typed", "pagedcache/lib/libpagedcache.so"]
     faults = [f"lacks {name}" for name in wanted if name not in names]
     for pyx in sources(".pyx"):
         stem = str(PurePosixPath(pyx).with_suffix(""))
         if not any(name.startswith(stem + ".") and name.endswith((".so", ".pyd")) for name in names):
             faults.append(f"lacks the extension module of {pyx}")
-    faults += [f"carries {name}" for name in names if name.endswith((".c", ".pyx", ".pyc")) or of_kernels(name)]
+    faults += [f"carries {name}" for name in names if name.endswith((".pyx", ".pyc")) or of_kernels(name)]
+    faults += [f"carries {name}" for name in names if name.endswith(".c") and not of_users(name)]
     faults += [f"carries {name}" for name in names if name.endswith(".cpp") and not of_emulator(name)]
     tops = {name.partition("/")[0] for name in names}
     faults += [f"installs {top}" for top in sorted(tops) if top != "pagedcache" and not top.endswith(".dist-info")]
@@ -63,7 +69,9 @@ def check_sdist(names: list[str]) -> list[str]:
     faults += [f"carries {name}" for name in names if name.endswith((".so", ".pyc"))]
     faults += [f"carries {name}" for name in names if name.startswith(("build/", "backends/"))]
     generated = [
-        name for name in names if name.startswith("pagedcache/") and name.endswith(".c") and not of_kernels(name)
+        name
+        for name in names
+        if name.startswith("pagedcache/") and name.endswith(".c") and not (of_kernels(name) or of_users(name))
     ]
     faults += [f"carries generated {name}" for name in generated]
     return faults

@@ -41,10 +41,13 @@ MAY_NOT = {  # a module under the key imports nothing under the values, not even
     "replay": ["cli", "simple", "sizing", "testing"],
     "testing": ["cli", "replay", "serving", "sizing"],
 }
-for _name in set(MAY_NOT):
-    MAY_NOT[_name].append("inspection")  # which looks on, and nobody waits for
 MAY_NOT["inspection"] = ["cli", "serving", "simple", "sizing", "testing"]
-for _name in set(MAY_NOT) - {"monitoring"}:
+MAY_NOT["interop"] = ["cli", "monitoring", "replay", "serving", "simple", "sizing", "testing"]
+for _name in set(MAY_NOT) - {"interop"}:
+    MAY_NOT[_name].append("interop")  # nobody needs a framework
+for _name in set(MAY_NOT) - {"inspection"}:
+    MAY_NOT[_name].append("inspection")  # which looks on, and nobody waits for
+for _name in set(MAY_NOT) - {"interop", "monitoring"}:
     MAY_NOT[_name].append("monitoring")  # which looks on, and nobody waits for
 PART_OF = {  # private modules are held to what the public one is that they are part of
     "_bookkeeping": "cache",

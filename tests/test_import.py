@@ -13,7 +13,7 @@ import pytest
 import pagedcache
 
 EXTRAS = {"click", "cupy", "gguf", "jax", "ml_dtypes", "mooncake", "msgspec", "prometheus_client", "redis", "rich"}
-EXTRAS |= {"threadpoolctl", "tokenizers", "torch", "transformers", "zmq"}
+EXTRAS |= {"onnx", "onnxruntime", "threadpoolctl", "tokenizers", "torch", "transformers", "zmq"}
 NEEDS_EXTRAS = ("pagedcache.cli", "pagedcache.serving")
 
 WHEN_ASKED_FOR = {"asyncio", "concurrent.futures", "hashlib", "importlib.metadata", "json", "sqlite3", "subprocess"}

@@ -1,0 +1,1 @@
+"""Adapters for frameworks; importing this package imports none of them."""
