@@ -18,7 +18,7 @@ from pagedcache.interop.transformers._tensors import DTYPES, flat, from_rows, re
 
 __all__ = ["PagedCache"]
 
-LONGEST_FORWARD = 1 << 20  # new tokens of a row in one forward, where layers slide
+LONGEST = 1 << 20  # tokens of a row: beyond any pool, so that one that is too small raises OutOfBlocks
 
 
 class PagedCache(Cache):  # type: ignore[misc]
@@ -92,9 +92,14 @@ class PagedCache(Cache):  # type: ignore[misc]
             dtype = str(getattr(config.get_text_config(decoder=True), "dtype", None) or "float32").split(".")[-1]
         if level == "gather" and dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}, which level 'gather' cannot hand to torch: {', '.join(DTYPES)}")
-        spec = layout.spec(dtype, block_size, LONGEST_FORWARD)
+        spec = layout.spec(dtype, block_size, LONGEST)
         self.kv = KVCache(
-            spec, memory=memory, num_blocks=num_blocks, max_sequences=max_sequences, threads=threads
+            spec,
+            memory=memory,
+            num_blocks=num_blocks,
+            max_sequences=max_sequences,
+            max_length=LONGEST,
+            threads=threads,
         )
         self._rows = Rows(self.kv)
         self._forward: Forward | None = None
@@ -259,6 +264,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         PositionReleased
             Sliding layers no longer have what the next token would see.
         """
+        tokens_to_remove = int(tokens_to_remove)  # generate gives a tensor
         if tokens_to_remove > 0:
             raise ValueError(f"crop({tokens_to_remove}): give minus the number of tokens to remove")
         dropped = -tokens_to_remove
