@@ -1,7 +1,19 @@
-"""generate() over a PagedCache gives the tokens of DynamicCache with sdpa, in every mode, and leaves no block behind."""
+"""generate() over a PagedCache gives the tokens of DynamicCache with sdpa in every mode, and leaves no block behind."""
 
 import pytest
-from tiny_models import MODELS, forward, gemma, generated, llama, nothing_left, padded, paged, prompt, torch, transformers
+from tiny_models import (
+    MODELS,
+    forward,
+    gemma,
+    generated,
+    llama,
+    nothing_left,
+    padded,
+    paged,
+    prompt,
+    torch,
+    transformers,
+)
 
 TWO = prompt(2)
 PADDED, MASK = padded([9, 0, 3])

@@ -142,7 +142,9 @@ def test_crop_into_pads(model):
     cache.crop(-6)
     logits = forward(model, ids[:, 6:], cache, attention_mask=mask)
     model.set_attn_implementation("sdpa")
-    torch.testing.assert_close(logits[:, -1], forward(model, ids, None, attention_mask=mask)[:, -1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        logits[:, -1], forward(model, ids, None, attention_mask=mask)[:, -1], rtol=1e-4, atol=1e-4
+    )
     assert nothing_left(cache)
 
 

@@ -43,10 +43,14 @@ def attention(
     if dropout or kwargs.get("output_attentions") or kwargs.get("is_causal") is False:
         _refuse(dropout, kwargs)
     if not getattr(module, "is_causal", True):
-        raise UnsupportedModel("attention 'pagedcache' is causal, and this layer looks ahead: use another implementation")
+        raise UnsupportedModel(
+            "attention 'pagedcache' is causal, and this layer looks ahead: use another implementation"
+        )
     for name in USELESS:
         if kwargs.get(name) is not None:
-            raise UnsupportedModel(f"attention 'pagedcache' has no {name}: use level='gather' and another implementation")
+            raise UnsupportedModel(
+                f"attention 'pagedcache' has no {name}: use level='gather' and another implementation"
+            )
     if attention_mask is not None and attention_mask.ndim != 1:
         raise ValueError(
             f"attention 'pagedcache' takes a mask [batch, tokens] that hides the first tokens of rows, not one of "
@@ -97,7 +101,7 @@ def mask(
     if int(pads.sum()) != int((~shown).sum()):
         row = int(torch.nonzero(pads != (~shown).sum(-1))[0])
         raise ValueError(
-            f"the attention mask hides tokens of row {row} behind the first that it shows: attention 'pagedcache' takes "
-            "pads on the left only (tokenizer.padding_side = 'left')"
+            f"the attention mask hides tokens of row {row} behind the first that it shows: attention 'pagedcache' "
+            "takes pads on the left only (tokenizer.padding_side = 'left')"
         )
     return pads

@@ -8,12 +8,12 @@ import torch
 from transformers.cache_utils import Cache
 
 from pagedcache.cache import KVCache
-from pagedcache.errors import UnsupportedModel
+from pagedcache.interop.transformers._checks import check_shapes, check_window, new_pads
 from pagedcache.interop.transformers._dense import Dense
 from pagedcache.interop.transformers._forward import Forward
 from pagedcache.interop.transformers._layer import PagedLayer
 from pagedcache.interop.transformers._layout import layout_of
-from pagedcache.interop.transformers._rows import Ints, Rows
+from pagedcache.interop.transformers._rows import Rows
 from pagedcache.interop.transformers._tensors import DTYPES, flat, from_rows, refuse_foreign
 
 __all__ = ["PagedCache"]
@@ -41,7 +41,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         What K and V are stored as; by default the ``dtype`` of the configuration. int8 and float8_e4m3 are for
         "kernel" only.
     block_size : int
-        Tokens per block.
+        Tokens per block; with few of them beams copy less before they write.
 
     Attributes
     ----------
@@ -61,12 +61,14 @@ class PagedCache(Cache):  # type: ignore[misc]
 
     Examples
     --------
-    >>> import torch                                                        # doctest: +SKIP
-    >>> from transformers import LlamaConfig, LlamaForCausalLM              # doctest: +SKIP
-    >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=32, num_hidden_layers=2)).eval()  # doctest: +SKIP
-    >>> model.set_attn_implementation("pagedcache")                         # doctest: +SKIP
-    >>> cache = PagedCache(model.config, memory="16 MiB")                   # doctest: +SKIP
-    >>> ids = model.generate(torch.tensor([[1, 2, 3]]), cache=cache, num_beams=4)  # doctest: +SKIP
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> config = LlamaConfig(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
+    >>> model = LlamaForCausalLM(config).eval()
+    >>> model.set_attn_implementation("pagedcache")
+    >>> cache = PagedCache(model.config, memory="1 MiB")
+    >>> cache
+    PagedCache(0 rows of 0 tokens, kernel, KVCache(... blocks of 8 tokens, 0 used, 0 cached, backend 'cpu'))
+    >>> tokens = model.generate(ids, cache=cache, num_beams=4)  # doctest: +SKIP
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         memory: int | str | None = None,
         num_blocks: int | None = None,
         dtype: str | None = None,
-        block_size: int = 16,
+        block_size: int = 8,
         max_sequences: int = 256,
         threads: int | None = None,
     ) -> None:
@@ -160,8 +162,11 @@ class PagedCache(Cache):  # type: ignore[misc]
     def _enter(self, layer: int, states: tuple[torch.Tensor, ...], mask: torch.Tensor | None) -> Forward:
         if layer == 0:
             self._settle()
-            self._check(states)
-            self._forward = Forward(self._rows, states, self._new_pads(states[-1], mask))
+            key, value = states[-2:]
+            check_shapes(self.kv.spec, key, value, may_round=self._dtype_given)
+            if self._layout.bounded and self._dense is None:
+                check_window(self._layout, self._rows.length + value.shape[2])
+            self._forward = Forward(self._rows, states, new_pads(self._rows, value, mask))
         forward = self._forward
         if forward is None or forward.complete:
             raise RuntimeError(f"layer {layer} of the model came first; a forward begins with layer 0")
@@ -186,44 +191,6 @@ class PagedCache(Cache):  # type: ignore[misc]
         forward, self._forward = self._forward, None
         if forward is not None and not forward.step.closed:
             self.kv.abandon(forward.step)
-
-    def _check(self, states: tuple[torch.Tensor, ...]) -> None:
-        """Whether K and V are what the configuration said."""
-        spec, (key, value) = self.kv.spec, states[-2:]
-        for name, tensor, size in (("K", key, spec.head_dim), ("V", value, spec.v_head_dim)):
-            if tensor.shape[1] != spec.kv_heads or tensor.shape[3] != size:
-                raise UnsupportedModel(
-                    f"{name} has {tensor.shape[1]} heads of {tensor.shape[3]}; the configuration says {spec.kv_heads} "
-                    f"heads of {size}"
-                )
-        stored = DTYPES.get(spec.dtype)
-        if not self._dtype_given and stored != key.dtype and torch.promote_types(stored, key.dtype) != stored:
-            raise ValueError(
-                f"K and V are {key.dtype}, and would be rounded to the configuration's dtype, {spec.dtype}: "
-                "say dtype= to have that, or the model's own"
-            )
-
-    def _new_pads(self, value: torch.Tensor, mask: torch.Tensor | None) -> Ints | None:
-        """How many of the new tokens of each row are pads; `mask` says how many of all tokens."""
-        batch, _, count, _ = value.shape
-        rows = self._rows
-        length, known = rows.length, rows.pads if len(rows.ids) else np.zeros(batch, np.int64)
-        end = length + count
-        if self._dense is None and self._layout.bounded and end > min(w for w in self._layout.windows if w):
-            raise UnsupportedModel(
-                f"{end} tokens, and every layer of the model has a window of {min(map(int, self._layout.windows))}: "
-                "beyond it use level='gather'"
-            )
-        if mask is None and not known.any():
-            return None
-        pads = np.zeros(batch, np.int64) if mask is None else mask.numpy()
-        fresh = pads - known
-        if len(known) == batch and ((fresh < 0) | (fresh > 0) & (known < length)).any():
-            raise ValueError(
-                f"the mask says that the rows begin with {pads.tolist()} pads, and the cache that they began with "
-                f"{known.tolist()}: give generate the attention_mask of all tokens, those in the cache included"
-            )
-        return fresh
 
     def _refuse_unasked(self) -> None:
         layer, self._asked = self._asked, None
@@ -251,7 +218,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         return length + query_length - begin, begin
 
     def activate_past_recording(self) -> None:
-        """Let each forward wait for what `crop` says: with sliding layers, `crop` needs it. Prompt lookup calls this."""
+        """Let each forward wait for `crop`, which needs that where layers slide. Prompt lookup calls this."""
         self._records = self.kv.spec.num_groups > 1
 
     # -- what changes rows ------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Dense:
 
 
 def _collected(pool: torch.Tensor, tables: Any) -> torch.Tensor:
-    """Blocks of the pool [blocks, block_size, heads, size] in the order of the tables, as [rows, tokens, heads, size]."""
+    """Blocks of the pool [blocks, block_size, heads, size] in the tables' order, as [rows, tokens, heads, size]."""
     rows, width = tables.shape
     first = int(tables[0, 0])
     if rows == 1 and int(tables[0, -1]) == first + width - 1 and (tables[0, 1:] - tables[0, :-1] == 1).all():

@@ -58,7 +58,8 @@ class Forward:
         except OutOfBlocks as error:
             error.add_note("the cache is as before this forward: crop() or reset() it, or make one with more memory=")
             raise
-        self.taken = self.given = None
+        self.taken: torch.Tensor | None = None
+        self.given: torch.Tensor | None = None
         if leaders is not None or self.pads.any():
             self._map(lead, np.arange(batch) if leaders is None else leaders)
 
@@ -87,7 +88,9 @@ class Forward:
         """Give each row its own blocks, with a copy of what was stored for its leader in the layers before."""
         kv = self.rows.kv
         spans = np.split(np.arange(self.step.num_tokens), self.step.qo_indptr[1:-1])
-        source = np.concatenate([spans[index] for index in self.lead_places])  # tokens of the old step, in the new one's order
+        source = np.concatenate(
+            [spans[index] for index in self.lead_places]
+        )  # tokens of the old step, in the new one's order
         saved = [(group, pool, pool[slots[source]]) for group, slots, pools in self._pools() for pool in pools]
         kv.abandon(self.step)
         self.leaders = None

@@ -32,18 +32,14 @@ def flat(tensor: torch.Tensor, taken: torch.Tensor | None, stored: str) -> Any:
     return readable(rows, stored) if rows.dtype == torch.bfloat16 else rows.numpy()
 
 
-def from_rows(
-    out: NDArray[Any], query: torch.Tensor, given: torch.Tensor | None
-) -> torch.Tensor:
+def from_rows(out: NDArray[Any], query: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
     """Results [tokens, heads, size] as a tensor [batch, tokens, heads, size] in the dtype of the queries."""
     batch, heads, count, _ = query.shape
-    if out.dtype == np.float32 and query.dtype == torch.float32:  # most often, in every layer
-        rows = torch.from_numpy(out)
-    else:
-        rows = like(query, out)
+    as_is = out.dtype == np.float32 and query.dtype == torch.float32  # most often, in every layer
+    rows: torch.Tensor = torch.from_numpy(out) if as_is else like(query, out)
     if given is not None:
         rows = rows.index_select(0, given) if len(rows) else rows.new_zeros(batch * count, *rows.shape[1:])
-    return rows.view(batch, count, heads, -1)  # type: ignore[no-any-return]
+    return rows.view(batch, count, heads, -1)
 
 
 def pool_tensor(array: NDArray[Any], dtype: str) -> torch.Tensor:

@@ -38,7 +38,7 @@ def leaders_of(states: States, alike: Ints, skip: Ints) -> Ints:
 def are_same(states: States, leaders: Ints, skip: Ints) -> bool:
     """Whether each row equals its leader in these states too."""
     followers = np.flatnonzero(leaders != np.arange(len(leaders)))
-    return all(_equal(states, row, leaders[row], skip[row]) for row in followers)
+    return all(_equal(states, int(row), int(leaders[row]), int(skip[row])) for row in followers)
 
 
 def _equal(states: States, row: int, other: int, skip: int) -> bool:
