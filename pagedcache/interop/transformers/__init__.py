@@ -5,7 +5,9 @@ Importing this registers the attention implementation ``"pagedcache"``; see `Pag
 
 from pagedcache.interop.transformers._attention import register
 from pagedcache.interop.transformers._cache import PagedCache
+from pagedcache.interop.transformers._threads import borrow_threads
 
 __all__ = ["PagedCache"]
 
 register()
+borrow_threads()
