@@ -29,6 +29,8 @@ static struct {
     share shares[PC_MOST_THREADS];
 } team = {.lock = PTHREAD_MUTEX_INITIALIZER, .called = PTHREAD_COND_INITIALIZER};
 
+static _Atomic(pc_lender) lent; /* whose threads work instead of the team's */
+
 static void pause_a_moment(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -135,6 +137,7 @@ static void after_fork_in_child(void) {
     atomic_store(&team.asleep, 0);
     atomic_store(&team.awake, 0);
     atomic_store(&team.taken, 0);
+    atomic_store(&lent, NULL); /* OpenMP does not survive a fork */
 }
 
 __attribute__((constructor)) static void register_fork(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
@@ -174,12 +177,36 @@ static void deal(int32_t threads, int32_t tasks, const float *costs) {
     }
 }
 
+typedef struct loan {
+    int32_t threads;
+    pc_task task;
+    void *context;
+    _Atomic int32_t next; /* number of the next thread that comes */
+} loan;
+
+static void work_on_loan(void *data) {
+    loan *this = data;
+    const int32_t thread = atomic_fetch_add(&this->next, 1);
+    if (thread >= this->threads) return;
+    const uint64_t before = standard_floats();
+    work(thread, this->threads, this->task, this->context);
+    restore_floats(before);
+}
+
 static void run(int32_t threads, int32_t tasks, const float *costs, pc_task task, void *context) {
     int expected = 0;
     if (threads > PC_MOST_THREADS) threads = PC_MOST_THREADS;
     if (threads > tasks) threads = tasks;
     if (threads <= 1 || !atomic_compare_exchange_strong(&team.taken, &expected, 1)) {
         for (int32_t i = 0; i < tasks; i++) task(context, i, 0);
+        return;
+    }
+    const pc_lender lender = atomic_load(&lent);
+    if (lender) { /* whatever it gives, all is done: who comes takes from the shares of those who do not */
+        loan one = {.threads = threads, .task = task, .context = context};
+        deal(threads, tasks, costs);
+        lender(work_on_loan, &one, (unsigned)threads, 0);
+        atomic_store(&team.taken, 0);
         return;
     }
     pthread_mutex_lock(&team.lock);
@@ -208,5 +235,7 @@ void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, vo
     run(threads, tasks, costs, task, context);
     restore_floats(before);
 }
+
+void pc_borrow_threads(pc_lender lender) { atomic_store(&lent, lender); }
 
 int pc_team_is_awake(void) { return atomic_load_explicit(&team.awake, memory_order_relaxed) > 0; }

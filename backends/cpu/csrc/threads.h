@@ -14,6 +14,11 @@ void pc_run(int32_t threads, int32_t tasks, const float *costs, pc_task task, vo
 /* Whether the team waits for work awake: it goes to sleep some 50 us after a run. */
 int pc_team_is_awake(void);
 
+/* Runs body(data) on as many threads, the caller's own among them, and returns when all are done: OpenMP's do that for
+ * GOMP_parallel. With NULL, the team's own threads work, and so they do in a child after fork(). */
+typedef void (*pc_lender)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
+void pc_borrow_threads(pc_lender lender);
+
 int64_t pc_now_ns(void); /* of a clock that only rises */
 
 enum { PC_MOST_THREADS = 256 };
