@@ -3,7 +3,8 @@
 A decode step of 30 layers (SmolLM2-135M's heads, float16), from extend to commit, beside the same layers written and
 attended to by the functions inside the library, with a plan made beforehand. Both sides run in one C program that is
 compiled from the sources here, in turns, on the same memory; times are lower quartiles, which other work on the
-machine moves least. Needs gcc and the source tree; run it on a quiet machine. The exit status is 1 where the bar is missed.
+machine moves least. Needs gcc and the source tree; run it on a quiet machine. The exit status
+is 1 where the bar is missed.
 """
 
 import argparse
