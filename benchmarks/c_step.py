@@ -38,9 +38,7 @@ def compiled(folder: Path) -> Path:
 def main() -> int:
     """Measure, print a table, return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--rounds", type=int, default=2000, help="steps of each side in the smallest setting"
-    )
+    parser.add_argument("--rounds", type=int, default=2000, help="steps of each side in the smallest setting")
     parser.add_argument("--quick", action="store_true", help="a few steps, to see whether it runs; no verdict")
     asked = parser.parse_args()
     most = 5 if asked.quick else asked.rounds
