@@ -37,7 +37,6 @@ MAY_NOT = {  # a module under the key imports nothing under the values, not even
     "simple": ["cache", "cli", "replay", "serving", "sizing", "testing"],
     "serving": ["cli", "replay", "sizing", "testing"],
     "sizing": ["cli", "replay", "simple", "testing"],
-    "interop": ["cli", "replay", "serving", "simple", "sizing", "testing"],
     "monitoring": ["cli", "replay", "serving", "simple", "sizing", "testing"],
     "replay": ["cli", "simple", "sizing", "testing"],
     "testing": ["cli", "replay", "serving", "sizing"],
@@ -50,8 +49,6 @@ for _name in set(MAY_NOT) - {"inspection"}:
     MAY_NOT[_name].append("inspection")  # which looks on, and nobody waits for
 for _name in set(MAY_NOT) - {"interop", "monitoring"}:
     MAY_NOT[_name].append("monitoring")  # which looks on, and nobody waits for
-for _name in set(MAY_NOT) - {"interop"}:
-    MAY_NOT[_name].append("interop")  # which is for those who use the cache inside something else
 PART_OF = {  # private modules are held to what the public one is that they are part of
     "_bookkeeping": "cache",
     "_chunks": "cache",

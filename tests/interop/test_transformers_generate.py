@@ -101,14 +101,15 @@ def test_models_of_half_precision(name, level):
     torch.testing.assert_close(logits.float(), expected.float(), rtol=0.1, atol=0.1)
 
 
-def test_int8_storage_is_close():
+@pytest.mark.parametrize(("dtype", "error"), [("int8", 0.05), ("float8_e4m3", 0.1)])
+def test_quantised_storage_is_close(dtype, error):
     model = llama()
-    cache = paged(model, "kernel", dtype="int8")
+    cache = paged(model, "kernel", dtype=dtype)
     logits = forward(model, prompt(), cache)
     model.set_attn_implementation("sdpa")
     expected = forward(model, prompt(), None)
-    assert cache.kv.spec.dtype == "int8"
-    assert (logits - expected).abs().mean() < 0.05 * expected.abs().mean()
+    assert cache.kv.spec.dtype == dtype
+    assert (logits - expected).abs().mean() < error * expected.abs().mean()
 
 
 @every_level

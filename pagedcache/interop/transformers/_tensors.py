@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pagedcache._tensors import like, readable
+from pagedcache._tensors import like
+from pagedcache.exchange import numpy_dtype
 
 __all__ = ["DTYPES", "flat", "from_rows", "pool_tensor", "refuse_foreign"]
 
@@ -29,7 +30,12 @@ def flat(tensor: torch.Tensor, taken: torch.Tensor | None, stored: str) -> Any:
     rows = tensor.transpose(1, 2).reshape(batch * count, heads, size)
     if taken is not None:
         rows = rows.index_select(0, taken)
-    return readable(rows, stored) if rows.dtype == torch.bfloat16 else rows.numpy()
+    if rows.dtype != torch.bfloat16:
+        return rows.numpy()
+    dtype = numpy_dtype("bfloat16")
+    if dtype == np.uint16 and stored != "bfloat16":  # ml_dtypes is missing, and bits would be taken for integers
+        return rows.float().numpy()
+    return rows.view(torch.int16).numpy().view(dtype)  # in a fraction of the time that torch's DLPack takes
 
 
 def from_rows(out: NDArray[Any], query: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
