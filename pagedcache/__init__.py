@@ -31,8 +31,10 @@ except ModuleNotFoundError as error:  # met by everyone who starts Python in a c
         "or build it with 'pip install -e .'"
     ) from error
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pagedcache.cache import KVCache
-from pagedcache.capi import get_include, get_library
 from pagedcache.errors import (
     CacheClosed,
     InvalidBlock,
@@ -52,8 +54,11 @@ from pagedcache.errors import (
     ViewsOutstanding,
 )
 from pagedcache.keys import Key, Namespace, adapter, content, salt
-from pagedcache.simple import BlockManager, Page, PagedAttention, PageTable, SequenceManager
 from pagedcache.spec import CacheSpec, LayerGroup
+
+if TYPE_CHECKING:
+    from pagedcache.capi import get_include, get_library
+    from pagedcache.simple import BlockManager, Page, PagedAttention, PageTable, SequenceManager
 
 __version__ = "0.1.0"
 
@@ -105,3 +110,19 @@ __all__ = [
     "get_library",
     "salt",
 ]
+
+_WHERE = {  # what not every program needs is imported when it is first asked for
+    **dict.fromkeys(("get_include", "get_library"), "capi"),
+    **dict.fromkeys(("BlockManager", "Page", "PageTable", "PagedAttention", "SequenceManager"), "simple"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
