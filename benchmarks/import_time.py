@@ -2,7 +2,8 @@
 
     python benchmarks/import_time.py [--rounds 21]
 
-Modules are compiled once, as pip does when it installs them. Turns, because a busy or a slow machine then slows both. Prints medians, and fails where the bar is missed.
+Modules are compiled once, as pip does when it installs them. Turns, because a busy or a slow
+machine then slows both. Prints medians, and fails where the bar is missed.
 """
 
 import argparse

@@ -24,7 +24,7 @@ def test_every_cell_has_a_test(page):
     cells = {(re.sub(r"\[(.*)\]\(.*\)", r"\1", name), what) for name, *values in stacks
              for what, value in zip(HEADINGS, values, strict=True) if value != "no" or what != "GPU"}  # fmt: skip
     _, _, *tests = rows(page, "| stack | what | test |")
-    told = [(stack, what) for stack, whats, _ in tests for what in whats.split(", ")]
+    told = [(stack, what) for stack, names, _ in tests for what in names.split(", ")]
     assert sorted(told) == sorted(cells)
 
 
