@@ -22,8 +22,9 @@ extensions = [
     "numpydoc",
     "sphinx_design",
     "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["README.md", "_templates", "examples/*/*"]
+exclude_patterns = ["README.md", "_templates", "examples"]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 
@@ -38,6 +39,17 @@ autodoc_typehints = "none"  # numpydoc says them in words
 autodoc_member_order = "groupwise"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": "numpy_model|tiny_backend",  # these are run; the others need their stack, or minutes
+    "within_subsection_order": "FileNameSortKey",
+    "download_all_examples": False,
+    "show_memory": False,
+    "min_reported_time": 3600,
+    "ignore_pattern": "__init__",
+}
 
 html_theme = "pydata_sphinx_theme"
 html_title = "pagedcache"

@@ -1,6 +1,10 @@
-"""Greedy decoding with CuPy on a GPU, without PyTorch; where there is none, the same with NumPy and the emulated GPU.
+"""
+CuPy, or an emulated GPU
+========================
 
-    pip install "pagedcache[cuda13]"      or cuda12; without a GPU a C++ compiler instead
+Greedy decoding with CuPy on a GPU, without PyTorch; where there is none, the same with NumPy and the emulated GPU. ::
+
+    pip install "pagedcache[cuda13]"      # or cuda12; without a GPU a C++ compiler instead
     python cupy_decode.py
 
 A decoder of two layers with random weights, written once for both array libraries. Both sequences begin with the same

@@ -1,10 +1,14 @@
-"""Greedy decoding with JAX and a paged cache: K and V are donated JAX arrays, every step is one compiled program.
+"""
+JAX
+===
 
-    pip install "pagedcache[jax]"         and a C compiler, which is called once
+Greedy decoding with JAX and a paged cache: K and V are donated JAX arrays, every step is one compiled program. ::
+
+    pip install "pagedcache[jax]"         # and a C compiler, which is called once
     python jax_decode.py
 
 A decoder of two layers with random weights. Both sequences begin with the same prompt, which is computed and stored
-once. pagedcache owns the tables (storage="metadata"), JAX the memory.
+once. pagedcache owns the tables (``storage="metadata"``), JAX the memory.
 """
 
 import functools

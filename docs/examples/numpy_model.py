@@ -1,8 +1,12 @@
-"""A small transformer in NumPy on a paged KV cache: RMSNorm, RoPE, grouped queries, SwiGLU.
+"""
+A model in NumPy
+================
+
+A small transformer in NumPy on a paged KV cache: RMSNorm, RoPE, grouped queries, SwiGLU.
 
 Two prompts share a beginning, which is computed once; they are continued in one batch, greedily, and one of them is
 then forked into two samples. At each point the paged result is compared with the model run anew on the whole text.
-The weights are random and seeded: what it writes means nothing, and the same everywhere. Run it with
+The weights are random and seeded: what it writes means nothing, and the same everywhere. Run it with ::
 
     python docs/examples/numpy_model.py
 """

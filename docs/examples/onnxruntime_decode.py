@@ -1,4 +1,8 @@
-"""Greedy decoding with ONNX Runtime and a paged cache: the model is cut at attention, all memory is bound once.
+"""
+ONNX Runtime
+============
+
+Greedy decoding with ONNX Runtime and a paged cache: the model is cut at attention, all memory is bound once. ::
 
     pip install "pagedcache[onnxruntime]" onnx
     python onnxruntime_decode.py

@@ -3,7 +3,7 @@ A backend of one's own
 ======================
 
 Attention of one query at a time, in plain NumPy: the smallest backend that passes the conformance suite. Its pool is in
-the host's memory, so `pagedcache.backends.host` has the storage, the records and the checks of what comes in; what is
+the host's memory, so ``pagedcache.backends.host`` has the storage, the records and the checks of what comes in; what is
 left to write is what this backend is about.
 """
 

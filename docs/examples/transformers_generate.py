@@ -1,7 +1,11 @@
-"""Beam search by transformers over a paged cache: the tokens of its own cache, in a third of the memory.
+"""
+transformers
+============
 
-python transformers_generate.py                  # a tiny random model
-python transformers_generate.py FOLDER           # a model that transformers loads, with its tokenizer
+Beam search by transformers over a paged cache: the tokens of its own cache, in a third of the memory. ::
+
+    python transformers_generate.py                  # a tiny random model
+    python transformers_generate.py FOLDER           # a model that transformers loads, with its tokenizer
 """
 
 import sys
