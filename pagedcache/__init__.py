@@ -118,6 +118,8 @@ _WHERE = {  # what not every program needs is imported when it is first asked fo
 
 
 def __getattr__(name: str) -> Any:
+    if name == "capi":  # PyCapsule_Import looks for it here
+        return import_module(f"{__name__}.capi")
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -32,6 +32,7 @@ def test_list_of_private_modules_is_current():
     assert set(FOR_CIMPORT) <= {path.name for path in extension_modules()}
 
 
+@pytest.mark.slow
 def test_stubs_say_what_is_there(checkout):
     pytest.importorskip("mypy.stubtest")
     command = [sys.executable, "-P", str(checkout / ".ci" / "check_stubs.py")]

@@ -78,9 +78,11 @@ def test_p03_the_sdist_holds_every_source(checkout, dist_checks, tmp_path):
 
 def test_p03_a_wheel_that_lacks_or_carries_too_much_is_found(dist_checks):
     csrc = "pagedcache/backends/cpu/csrc/plan.h"
-    kinds = (".py", ".pyi", ".pxd", ".h", ".cuh", ".cpp")
+    kinds = (".py", ".pyi", ".pxd", ".h", ".hpp", ".cuh", ".cpp")
     sources = [name for name in dist_checks.sources(*kinds) if not dist_checks.of_kernels(name)]
+    sources += filter(dist_checks.of_users, dist_checks.sources(".c"))
     modules = [name.replace(".pyx", ".abi.so") for name in dist_checks.sources(".pyx")]
+    modules.append("pagedcache/lib/libpagedcache.so")
     right = [*sources, *modules, "pagedcache/py.typed", "pagedcache-1.dist-info/licenses/LICENSE"]
     assert dist_checks.check_wheel(right) == []
     for wrong in (
@@ -91,7 +93,8 @@ def test_p03_a_wheel_that_lacks_or_carries_too_much_is_found(dist_checks):
         [*right, "pagedcache/core/step.cpp"],
     ):
         assert len(dist_checks.check_wheel(wrong)) == 1
-    assert len(dist_checks.check_wheel([name for name in right if name != modules[0]])) == 1
+    for lost in (modules[0], modules[-1]):
+        assert len(dist_checks.check_wheel([name for name in right if name != lost])) == 1
 
 
 # -- benchmarks -------------------------------------------------------------------------------------
