@@ -45,6 +45,19 @@ def checkout() -> Path:
 
 
 @pytest.fixture(scope="session")
+def program():
+    """A function that gives the path of an example or a benchmark; skips where it is not beside the tests."""
+
+    def find(name: str) -> Path:
+        path = Path(__file__).resolve().parents[1] / name
+        if not path.is_file():
+            pytest.skip(f"needs {name}")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
 def smollm2():
     """(model, tokenizer) of the real model; its file is fetched once and kept in the user's cache folder."""
     pytest.importorskip("gguf")

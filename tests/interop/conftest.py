@@ -6,11 +6,11 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def example(checkout):
+def example(program):
     """A function that imports one of docs/examples by its name."""
 
     def load(name):
-        spec = importlib.util.spec_from_file_location(f"example_{name}", checkout / "docs" / "examples" / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(f"example_{name}", program(f"docs/examples/{name}.py"))
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
